@@ -1,0 +1,183 @@
+// A vector of 16 floats, in three forms: plain C++, AVX2 (two registers), AVX-512 (one register).
+//
+// Every kernel is written once over this type. Sixteen lanes everywhere, one reduction tree, one exp: a kernel sums in the
+// same order in each form. What differs is the multiply-add: fused in the SIMD forms, apart in the plain one. So results have
+// difference 0.0 within a form, and agree within rounding across forms.
+//
+// A translation unit per form (variant.cpp) defines LAB_ISA and one of LAB_ISA_AVX512, LAB_ISA_AVX2 (or neither), and gets its own
+// namespace. It includes no standard C++ header: an inline function of the library, compiled here with AVX-512 and merged by
+// the linker with its twin from elsewhere, would run on machines that lack it.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(LAB_ISA_AVX512) || defined(LAB_ISA_AVX2)
+#include <immintrin.h>
+#endif
+
+namespace labkernels::LAB_ISA {
+
+constexpr int64_t LANES = 16;
+
+static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#if defined(LAB_ISA_AVX512)
+
+struct vec {
+    __m512 v;
+};
+static inline __mmask16 first(int64_t n) { return (__mmask16)((1u << n) - 1); }
+static inline vec set1(float x) { return {_mm512_set1_ps(x)}; }
+static inline vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+static inline vec load_n(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }  // other lanes 0
+static inline void store(float* p, vec a) { _mm512_storeu_ps(p, a.v); }
+static inline void store_n(float* p, vec a, int64_t n) { _mm512_mask_storeu_ps(p, first(n), a.v); }
+static inline vec operator+(vec a, vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+static inline vec operator-(vec a, vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
+static inline vec operator*(vec a, vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+static inline vec operator/(vec a, vec b) { return {_mm512_div_ps(a.v, b.v)}; }
+static inline vec max(vec a, vec b) { return {_mm512_max_ps(a.v, b.v)}; }  // a > b ? a : b, so a NaN in b stays
+static inline vec min(vec a, vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+static inline vec fma(vec a, vec b, vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+static inline vec zero_below(vec a, vec x, float least) {
+    return {_mm512_mask_mov_ps(a.v, _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(least), _CMP_LT_OQ), _mm512_setzero_ps())};
+}
+static inline vec pow2_of(vec z, int32_t bias) {  // the float whose exponent field is (bits of z + bias)
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(z.v), _mm512_set1_epi32(bias)), 23))};
+}
+static inline vec from_i8(const int8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
+}
+static inline void from_nibbles(const uint8_t* p, vec& low, vec& high) {
+    __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+    low.v = _mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(15)));
+    high.v = _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4));
+}
+
+#elif defined(LAB_ISA_AVX2)
+
+struct vec {
+    __m256 a, b;
+};
+static inline __m256i first(int64_t n) {  // n of 8 lanes, for n below 0 none, above 8 all
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline vec set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+static inline vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+static inline vec load_n(const float* p, int64_t n) {
+    return {_mm256_maskload_ps(p, first(n)), _mm256_maskload_ps(p + 8, first(n - 8))};
+}
+static inline void store(float* p, vec x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+static inline void store_n(float* p, vec x, int64_t n) {
+    _mm256_maskstore_ps(p, first(n), x.a);
+    _mm256_maskstore_ps(p + 8, first(n - 8), x.b);
+}
+static inline vec operator+(vec x, vec y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+static inline vec operator-(vec x, vec y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+static inline vec operator*(vec x, vec y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+static inline vec operator/(vec x, vec y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+static inline vec max(vec x, vec y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+static inline vec min(vec x, vec y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+static inline vec fma(vec x, vec y, vec z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+static inline vec zero_below(vec x, vec y, float least) {
+    __m256 edge = _mm256_set1_ps(least);
+    return {_mm256_andnot_ps(_mm256_cmp_ps(y.a, edge, _CMP_LT_OQ), x.a), _mm256_andnot_ps(_mm256_cmp_ps(y.b, edge, _CMP_LT_OQ), x.b)};
+}
+static inline __m256 pow2_of(__m256 z, int32_t bias) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(z), _mm256_set1_epi32(bias)), 23));
+}
+static inline vec pow2_of(vec z, int32_t bias) { return {pow2_of(z.a, bias), pow2_of(z.b, bias)}; }
+static inline __m256i widen(const void* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
+static inline vec from_i8(const int8_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
+}
+static inline void from_nibbles(const uint8_t* p, vec& low, vec& high) {
+    __m256i x = widen(p), y = widen(p + 8), mask = _mm256_set1_epi32(15);
+    low = {_mm256_cvtepi32_ps(_mm256_and_si256(x, mask)), _mm256_cvtepi32_ps(_mm256_and_si256(y, mask))};
+    high = {_mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4)), _mm256_cvtepi32_ps(_mm256_srli_epi32(y, 4))};
+}
+
+#else  // plain: sixteen floats and loops of sixteen, which compilers turn into whatever the machine has
+
+struct vec {
+    float v[LANES];
+};
+#define LAB_EACH for (int i = 0; i < LANES; i++)
+static inline vec set1(float x) { vec r; LAB_EACH r.v[i] = x; return r; }
+static inline vec load(const float* p) { vec r; LAB_EACH r.v[i] = p[i]; return r; }
+static inline vec load_n(const float* p, int64_t n) { vec r; LAB_EACH r.v[i] = i < n ? p[i] : 0.0f; return r; }
+static inline void store(float* p, vec a) { LAB_EACH p[i] = a.v[i]; }
+static inline void store_n(float* p, vec a, int64_t n) { for (int i = 0; i < n; i++) p[i] = a.v[i]; }
+static inline vec operator+(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] + b.v[i]; return r; }
+static inline vec operator-(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] - b.v[i]; return r; }
+static inline vec operator*(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] * b.v[i]; return r; }
+static inline vec operator/(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] / b.v[i]; return r; }
+static inline vec max(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return r; }
+static inline vec min(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return r; }
+static inline vec fma(vec a, vec b, vec c) { vec r; LAB_EACH r.v[i] = a.v[i] * b.v[i] + c.v[i]; return r; }
+static inline vec zero_below(vec a, vec x, float least) { vec r; LAB_EACH r.v[i] = x.v[i] < least ? 0.0f : a.v[i]; return r; }
+static inline vec pow2_of(vec z, int32_t bias) {
+    vec r;
+    uint32_t bits[LANES];
+    memcpy(bits, z.v, sizeof bits);
+    LAB_EACH bits[i] = (bits[i] + (uint32_t)bias) << 23;
+    memcpy(r.v, bits, sizeof bits);
+    return r;
+}
+static inline vec from_i8(const int8_t* p) { vec r; LAB_EACH r.v[i] = (float)p[i]; return r; }
+static inline void from_nibbles(const uint8_t* p, vec& low, vec& high) {
+    LAB_EACH {
+        low.v[i] = (float)(p[i] & 15);
+        high.v[i] = (float)(p[i] >> 4);
+    }
+}
+#undef LAB_EACH
+
+#endif
+
+// The one tree: lane i meets lane i + 8, then i + 4, i + 2, i + 1.
+static inline float sum(vec a) {
+    float t[LANES];
+    store(t, a);
+    for (int width = 8; width; width /= 2)
+        for (int i = 0; i < width; i++) t[i] += t[i + width];
+    return t[0];
+}
+static inline float largest(vec a) {
+    float t[LANES];
+    store(t, a);
+    float m = t[0];
+    for (int i = 1; i < LANES; i++) m = t[i] > m ? t[i] : m;
+    return m;
+}
+
+// exp by 2^n e^r with |r| <= ln2 / 2 and a polynomial of degree 6 (Cephes expf): within 2 ulp. Exactly 1 at 0, exactly 0
+// below -87.3 (so a masked key of -inf weighs nothing), saturated above 88. A NaN stays a NaN.
+static inline vec exp(vec x) {
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number, left in the low bits
+    const int32_t magic_bits = 0x4B400000;
+    vec c = min(set1(88.0f), max(set1(-87.3f), x));
+    vec z = fma(c, set1(1.44269504088896341f), set1(magic));
+    vec n = z - set1(magic);
+    vec r = fma(n, set1(-0.693359375f), c);
+    r = fma(n, set1(2.12194440e-4f), r);
+    vec p = set1(1.9875691500e-4f);
+    p = fma(p, r, set1(1.3981999507e-3f));
+    p = fma(p, r, set1(8.3334519073e-3f));
+    p = fma(p, r, set1(4.1665795894e-2f));
+    p = fma(p, r, set1(1.6666665459e-1f));
+    p = fma(p, r, set1(5.0000001201e-1f));
+    p = fma(p * r, r, r) + set1(1.0f);
+    return zero_below(p * pow2_of(z, 127 - magic_bits), x, -87.3f);
+}
+static inline float exp1(float x) {
+    float t[LANES];
+    store(t, exp(set1(x)));
+    return t[0];
+}
+
+}  // namespace labkernels::LAB_ISA

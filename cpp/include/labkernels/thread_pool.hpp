@@ -1,0 +1,103 @@
+// Persistent threads that share out ranges of work. Chunks go to whoever is free: kernels give the same bits whoever runs them.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
+
+namespace labkernels {
+
+class ThreadPool {
+   public:
+    explicit ThreadPool(int threads) : team_(std::make_unique<Team>()) {
+        for (int i = 1; i < threads; i++) team_->workers.emplace_back([team = team_.get(), i] { team->serve(i); });
+    }
+    ~ThreadPool() {
+        if (forked()) {  // the threads stayed in the parent process: nothing here can be joined, or destroyed in peace
+            (void)team_.release();
+            return;
+        }
+        team_->start(nullptr);
+        for (std::thread& worker : team_->workers) worker.join();
+    }
+
+    int size() const { return (int)team_->workers.size() + 1; }
+
+    // Calls work(begin, end, thread) over [0, items), in chunks of at least `grain`. Returns when all is done.
+    template <class Work>
+    void run(int64_t items, int64_t grain, const Work& work) {
+        if (items <= 0) return;
+        std::lock_guard<std::mutex> one_at_a_time(team_->turn);  // also what keeps callers off each other's scratch
+        if (size() == 1 || items <= grain || forked()) return work(0, items, 0);
+        Job job{items, std::max(grain, items / (4 * size())), &work,
+                [](const void* w, int64_t b, int64_t e, int t) { (*static_cast<const Work*>(w))(b, e, t); }};
+        team_->start(&job);
+        job.take_chunks(0);
+        while (team_->busy.load(std::memory_order_acquire)) std::this_thread::yield();
+    }
+
+   private:
+    struct Job {
+        int64_t items, chunk;
+        const void* work;
+        void (*call)(const void*, int64_t, int64_t, int);
+        std::atomic<int64_t> next{0};
+
+        void take_chunks(int thread) {
+            for (int64_t at; (at = next.fetch_add(chunk, std::memory_order_relaxed)) < items;)
+                call(work, at, std::min(at + chunk, items), thread);
+        }
+    };
+
+    struct Team {
+        std::vector<std::thread> workers;
+        std::mutex turn, mutex;
+        std::condition_variable wake;
+        std::atomic<uint64_t> generation{0};
+        std::atomic<int> busy{0};
+        Job* job = nullptr;
+
+        void start(Job* next) {  // no job = go home
+            {
+                std::lock_guard<std::mutex> lock(mutex);
+                job = next;
+                busy = (int)workers.size();
+                generation++;
+            }
+            wake.notify_all();
+        }
+
+        void serve(int thread) {
+            for (uint64_t seen = 0;;) {
+                // a short spin, as the next operator is microseconds away; then sleep
+                for (int i = 0; i < 2000 && generation.load(std::memory_order_acquire) == seen; i++)
+                    if (i % 16 == 15) std::this_thread::yield();
+                {
+                    std::unique_lock<std::mutex> lock(mutex);
+                    wake.wait(lock, [&] { return generation != seen; });
+                    seen = generation;
+                }
+                if (!job) return;
+                job->take_chunks(thread);
+                busy.fetch_sub(1, std::memory_order_release);
+            }
+        }
+    };
+
+#if defined(_WIN32)
+    bool forked() const { return false; }
+#else
+    bool forked() const { return getpid() != owner_; }
+    pid_t owner_ = getpid();
+#endif
+    std::unique_ptr<Team> team_;
+};
+
+}  // namespace labkernels

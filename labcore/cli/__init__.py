@@ -1,0 +1,1 @@
+"""The commands of `labcore`: one file a command, dispatched by `main`."""

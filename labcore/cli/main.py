@@ -1,0 +1,100 @@
+"""Dispatch of `labcore COMMAND`. Standard library only, and starts on Python 3.8: a command is imported when it is asked for.
+
+A command module has `add_arguments(parser)` and `run(args) -> document`: the document (a dict) is what `--json` prints,
+exactly one on stdout; without `--json` the command has printed its own text. Everything else goes to stderr. A command that
+runs on, streams, or answers with an exit code of its own sets `JSON = False` and returns the exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+COMMANDS = {
+    "up": "set up the laboratory and start it: JupyterLab and the rendered book",
+    "verify": "set up the laboratory, then lint, layers, types, book, tests and notebooks",
+    "generate": "generate text from prompts",
+    "info": "versions, backends and why, models, instruction set",
+    "doctor": "what this machine has, what is missing, and how to get it",
+    "fetch": "fetch a model into the cache and verify it",
+    "notebooks": "execute the book's notebooks in place",
+}
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = ["usage: labcore COMMAND [options]", "", "The Inference Engine Laboratory.", "", "commands:"]
+    lines += ["  %-*s  %s" % (width, name, text) for name, text in COMMANDS.items()]
+    return "\n".join([*lines, "", "labcore COMMAND --help tells a command's options."])
+
+
+def _fail(message: str) -> int:
+    print("labcore: %s" % message, file=sys.stderr)
+    return 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code (2 = bad input, one line on stderr)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from labcore import __version__
+
+        print("labcore", __version__)
+        return 0
+    name = argv.pop(0)
+    if name not in COMMANDS:
+        return _fail("unknown command %r; known: %s" % (name, ", ".join(COMMANDS)))
+    if sys.version_info < (3, 11):
+        this = "%d.%d" % sys.version_info[:2]
+        return _fail("needs Python 3.11 or newer; this is %s. Install it and run `python3.11 -m labcore %s`" % (this, name))
+    try:
+        command = importlib.import_module("labcore.cli." + name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package == "labcore":
+            raise
+        cure = "run `python3 -m labcore up` once, then use .venv/bin/labcore"
+        return _fail("%s needs the package %r, which this Python lacks: %s" % (name, package, cure))
+    parser = argparse.ArgumentParser(prog="labcore " + name, description=command.__doc__)
+    command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    if getattr(command, "JSON", True):
+        parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+    return _run(command, parser.parse_args(argv))
+
+
+def _run(command: ModuleType, args: argparse.Namespace) -> int:
+    from labcore.core.errors import LabError
+
+    as_json = getattr(args, "json", False)
+    stdout = sys.stdout
+    if as_json:
+        sys.stdout = sys.stderr  # what a command prints for people is not for the reader of JSON
+    try:
+        result = command.run(args)
+        if isinstance(result, int):
+            return result
+        if as_json:
+            print(json.dumps(result, ensure_ascii=True, allow_nan=False), file=stdout)
+        stdout.flush()
+        return 0
+    except LabError as error:
+        if args.debug:
+            raise
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # the reader went away: nothing left to say
+        return 1
+    finally:
+        sys.stdout = stdout

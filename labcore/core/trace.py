@@ -1,0 +1,43 @@
+"""What one engine step did, as one frozen record: the stream that plots, replays, metrics and liveness tests read.
+
+    >>> record = StepRecord(step=0, scheduled=(), waiting=0, running=0, free_blocks=8, cached_blocks=0, used_blocks=0)
+    >>> record.num_tokens
+    0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledRecord:
+    """One sequence's share of a step."""
+
+    request_id: str
+    num_tokens: int  # tokens computed for it in this step
+    num_computed_tokens: int  # tokens computed for it in all, after this step
+    num_tokens_known: int  # prompt and sampled tokens, after this step
+    sampled: tuple[int, ...]  # empty while the chunk does not reach the end of the known tokens
+    block_ids: tuple[int, ...]  # the blocks it held in this step
+    state: str  # "running", or the reason it finished for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step: who ran, what it cost, how the pool stands after it."""
+
+    step: int
+    scheduled: tuple[ScheduledRecord, ...]
+    preempted: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    waiting: int
+    running: int
+    free_blocks: int
+    cached_blocks: int  # held by the prefix cache alone
+    used_blocks: int  # held by sequences
+    idle_reason: str = ""  # why nothing was scheduled, if nothing was
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(share.num_tokens for share in self.scheduled)

@@ -1,0 +1,1 @@
+"""The operators of a decoder, once per backend, all behind one protocol (`api.Backend`)."""

@@ -1,0 +1,121 @@
+"""The contract between a model and the machine: one ragged batch, nine operators, one protocol.
+
+A model is written once over `Backend`; a backend is numpy, C++, later torch or Triton. Arrays are the backend's own
+kind: what `prepare` and the operators return goes back into the operators, and only `to_numpy` takes it out.
+
+    >>> backend = get_backend("native")
+    >>> weights = backend.prepare({"norm": np.ones(64, np.float32)})
+    >>> backend.rms_norm(x, weights["norm"], eps=1e-5)    # x: (num_tokens, 64) of this backend
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from labcore.quant.quantized_tensor import QuantizedTensor
+
+Array = Any  # an array of the backend's own kind
+Weight = Any  # what the backend's `prepare` made of a weight
+SourceWeight = np.ndarray | QuantizedTensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBatch:
+    """One step's work for all sequences: flat, ragged, no padding. No prefill and no decode: only tokens with positions.
+
+    Sequence s owns rows query_start[s] : query_start[s+1] of the token arrays, and entries
+    block_table_start[s] : block_table_start[s+1] of block_tables.
+
+    token_ids        int64 (num_tokens,)
+    positions        int64 (num_tokens,)     absolute, ascending inside a sequence
+    query_start      int64 (num_seqs + 1,)
+    context_lens     int64 (num_seqs,)       keys its last query sees = last position + 1
+    block_tables     int64 (blocks of all sequences,)
+    block_table_start int64 (num_seqs + 1,)
+    slot_mapping     int64 (num_tokens,)     where a token's K and V go: block * block_size + offset
+    logits_indices   int64 (num_logits,)     rows whose logits are wanted
+    """
+
+    token_ids: np.ndarray
+    positions: np.ndarray
+    query_start: np.ndarray
+    context_lens: np.ndarray
+    block_tables: np.ndarray
+    block_table_start: np.ndarray
+    slot_mapping: np.ndarray
+    logits_indices: np.ndarray
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.context_lens)
+
+
+class Backend(Protocol):
+    """The operators a decoder needs. T = tokens in the batch; shapes are (rows, columns), C-contiguous.
+
+    Every operator returns a new array, except `store_kv`, which writes into the pool. A wrong shape, dtype or stride
+    raises TypeError or ValueError naming what was expected; nothing is copied silently.
+    `exact` promises batch invariance: an output row has the same bits whatever else is in the batch.
+    """
+
+    name: str
+    exact: bool
+
+    def prepare(self, weights: Mapping[str, SourceWeight]) -> dict[str, Weight]:
+        """Bring weights into the form this backend computes with (packs, converts, moves to a device), once."""
+        ...
+
+    def new_kv_cache(self, shape: tuple[int, int, int, int, int, int]) -> Array:
+        """A KV pool: (layer, k|v, block, kv_head, slot, head_dim). Indexing it by layer gives what the operators take."""
+        ...
+
+    def embedding(self, token_ids: np.ndarray, weight: Weight) -> Array:
+        """Rows of weight (vocab, hidden): token_ids (T,) -> (T, hidden)."""
+        ...
+
+    def rms_norm(self, x: Array, weight: Weight, eps: float) -> Array:
+        """x / sqrt(mean(x^2) + eps) * weight, per row. (T, hidden). Zhang & Sennrich 2019."""
+        ...
+
+    def add_rms_norm(self, x: Array, residual: Array, weight: Weight, eps: float) -> tuple[Array, Array]:
+        """(rms_norm(x + residual), x + residual): the sum is read once for both."""
+        ...
+
+    def linear(self, x: Array, weight: Weight) -> Array:
+        """x (T, K) times weight (N, K) transposed -> (T, N). The weight is dense or quantized."""
+        ...
+
+    def rope(self, x: Array, positions: np.ndarray, cos: Weight, sin: Weight) -> Array:
+        """Rotary embedding, halves convention. x (T, heads, head_dim); cos, sin (max_len, head_dim / 2). Su et al. 2021."""
+        ...
+
+    def store_kv(self, k: Array, v: Array, kv: Array, slot_mapping: np.ndarray) -> None:
+        """Write k, v (T, kv_heads, head_dim) into one layer's pool kv (2, blocks, kv_heads, slots, head_dim)."""
+        ...
+
+    def paged_attention(self, q: Array, kv: Array, batch: ForwardBatch, scale: float) -> Array:
+        """Causal attention of q (T, heads, head_dim) over each sequence's blocks -> (T, heads, head_dim).
+
+        A query at position p sees keys 0..p. Query head h reads kv head h // (heads / kv_heads). Kwon et al. 2023.
+        """
+        ...
+
+    def silu_and_mul(self, gate: Array, up: Array) -> Array:
+        """gate * sigmoid(gate) * up, elementwise (T, F). Shazeer 2020."""
+        ...
+
+    def take_rows(self, x: Array, rows: np.ndarray) -> Array:
+        """x[rows]: the rows whose logits are wanted."""
+        ...
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        """The array on the host."""
+        ...

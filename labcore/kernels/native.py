@@ -1,0 +1,116 @@
+"""The C++ backend: float32, threaded, one instruction set chosen at run time, batch-invariant to the last bit.
+
+Each method allocates the result and calls one operator of `cpp/` (through nanobind), which checks dtype, shape and
+contiguity and raises TypeError or ValueError. `LABCORE_ISA=plain|avx2|avx512` forces an instruction set. Neither that
+nor the number of threads changes what a row depends on; threads do not change it at all.
+
+    >>> backend = NativeBackend(threads=2)
+    >>> backend.isa
+    'avx512'
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from labcore.core.errors import BackendUnavailable
+from labcore.kernels.api import ForwardBatch, SourceWeight
+from labcore.quant.quantized_tensor import QuantizedTensor
+
+try:
+    from labcore.kernels import _nanobind
+
+    _WHY_NOT = ""
+except ImportError as error:
+    _nanobind = None
+    _WHY_NOT = f"the C++ kernels are not built ({error}); `labcore doctor` says what is missing"
+
+
+class NativeBackend:
+    """`api.Backend` in C++. `threads`: None = all cores of this process. `isa`: None = LABCORE_ISA, or the best there is."""
+
+    name = "native"
+    exact = True
+
+    def __init__(self, *, threads: int | None = None, isa: str | None = None) -> None:
+        if _nanobind is None:
+            raise BackendUnavailable(_WHY_NOT)
+        threads = _cores() if threads is None else threads
+        if not 1 <= threads <= 1024:
+            raise BackendUnavailable(f"threads is {threads}; expected 1 to 1024")
+        try:
+            self._operators = _nanobind.Operators(isa or os.environ.get("LABCORE_ISA", ""), threads)
+        except ValueError as error:
+            raise BackendUnavailable(str(error)) from None
+        self.isa: str = self._operators.isa
+        self.threads = threads
+
+    def prepare(self, weights: Mapping[str, SourceWeight]) -> dict[str, Any]:
+        """Matrices (2-D) become packed panels; vectors stay float32. Angles ("rope.*") are tables, not matrices, and stay too."""
+        return {name: _prepare(name, weight) for name, weight in weights.items()}
+
+    def new_kv_cache(self, shape: tuple[int, int, int, int, int, int]) -> np.ndarray:
+        return np.zeros(shape, np.float32)  # the pages are touched, and so taken, when tokens arrive
+
+    def embedding(self, token_ids: np.ndarray, weight: Any) -> np.ndarray:
+        out = np.empty((len(token_ids), weight.shape[1]), np.float32)
+        self._operators.embedding(out, token_ids, weight)
+        return out
+
+    def rms_norm(self, x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+        out = np.empty_like(x)
+        self._operators.rms_norm(out, x, weight, eps)
+        return out
+
+    def add_rms_norm(self, x: np.ndarray, residual: np.ndarray, weight: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
+        out, total = np.empty_like(x), np.empty_like(x)
+        self._operators.add_rms_norm(out, total, x, residual, weight, eps)
+        return out, total
+
+    def linear(self, x: np.ndarray, weight: Any) -> np.ndarray:
+        out = np.empty((len(x), weight.shape[0]), np.float32)
+        self._operators.linear(out, x, weight)
+        return out
+
+    def rope(self, x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+        out = np.empty_like(x)
+        self._operators.rope(out, x, positions, cos, sin)
+        return out
+
+    def store_kv(self, k: np.ndarray, v: np.ndarray, kv: np.ndarray, slot_mapping: np.ndarray) -> None:
+        self._operators.store_kv(kv, k, v, slot_mapping)
+
+    def paged_attention(self, q: np.ndarray, kv: np.ndarray, batch: ForwardBatch, scale: float) -> np.ndarray:
+        out = np.empty_like(q)
+        self._operators.paged_attention(
+            out, q, kv, batch.positions, batch.query_start, batch.block_tables, batch.block_table_start, scale
+        )
+        return out
+
+    def silu_and_mul(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        out = np.empty_like(gate)
+        self._operators.silu_and_mul(out, gate, up)
+        return out
+
+    def take_rows(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return x[rows]
+
+    def to_numpy(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+def _prepare(name: str, weight: SourceWeight) -> Any:
+    if isinstance(weight, QuantizedTensor):
+        return _nanobind.PackedMatrix.from_blocks(np.ascontiguousarray(weight.data), weight.format)
+    if weight.ndim == 2 and not name.startswith("rope."):
+        return _nanobind.PackedMatrix.from_float32(np.ascontiguousarray(weight, np.float32))
+    return np.ascontiguousarray(weight, np.float32)
+
+
+def _cores() -> int:
+    """Cores that this process may use (a container or `taskset` may allow fewer than the machine has)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

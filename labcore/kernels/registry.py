@@ -1,0 +1,78 @@
+"""Which backends there are, which of them this machine can run, and why not the others.
+
+    >>> get_backend("numpy").name
+    'numpy'
+    >>> [(s.name, s.available, s.reason) for s in backend_statuses()]   # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from labcore.core.errors import BackendUnavailable
+from labcore.kernels.api import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """One line of `labcore info`: `reason` says what the backend is, or why it cannot run."""
+
+    name: str
+    available: bool
+    reason: str
+
+
+def _reference(threads: int | None) -> Backend:
+    import numpy as np
+
+    from labcore.kernels.reference import ReferenceBackend
+
+    return ReferenceBackend(np.float64)
+
+
+def _numpy(threads: int | None) -> Backend:
+    import numpy as np
+
+    from labcore.kernels.reference import ReferenceBackend
+
+    return ReferenceBackend(np.float32)
+
+
+def _native(threads: int | None) -> Backend:
+    from labcore.kernels.native import NativeBackend
+
+    return NativeBackend(threads=threads)
+
+
+# Fastest first: the first one available is the default.
+_FACTORIES: dict[str, tuple[Callable[[int | None], Backend], str]] = {
+    "native": (_native, "C++, float32, batch-invariant"),
+    "numpy": (_numpy, "float32 through BLAS; equal within tolerance"),
+    "reference": (_reference, "float64, row by row: the oracle, slow"),
+}
+
+
+def get_backend(name: str | None = None, *, threads: int | None = None) -> Backend:
+    """The backend of that name; without a name, the fastest that this machine runs.
+
+    threads: of the native backend; None = all cores. Raises BackendUnavailable with the reason.
+    """
+    if name is None:
+        name = next(status.name for status in backend_statuses() if status.available)
+    if name not in _FACTORIES:
+        raise BackendUnavailable(f"unknown backend {name!r}; known: {', '.join(_FACTORIES)}")
+    return _FACTORIES[name][0](threads)
+
+
+def backend_statuses() -> list[BackendStatus]:
+    """Every backend with its availability and the reason."""
+    statuses = []
+    for name, (factory, description) in _FACTORIES.items():
+        try:
+            factory(1)
+        except BackendUnavailable as error:
+            statuses.append(BackendStatus(name, False, str(error)))
+        else:
+            statuses.append(BackendStatus(name, True, description))
+    return statuses

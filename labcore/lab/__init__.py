@@ -1,0 +1,1 @@
+"""What the book itself needs: set-up, verification, notebook tools."""

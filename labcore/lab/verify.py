@@ -1,0 +1,73 @@
+"""`labcore verify`: the same set-up as `up`, then every check that guards the project, each with its time.
+
+A failing stage does not stop the later ones. The table of stages comes before the tests, so that the output ends in
+pytest's own closing line. Standard library only, and starts on Python 3.8.
+
+    >>> verify()    # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from labcore.lab import processes
+from labcore.lab.environment import Environment
+from labcore.lab.up import book_stamp
+
+TESTS = ("--nbval", "-ra")
+
+
+def stages(environment: Environment) -> dict[str, list[str]]:
+    """The stages before the tests: name -> argv."""
+    python = str(environment.python)
+    return {
+        "lint": [python, "-m", "ruff", "check", "."],
+        "layers": environment.script("importlinter.cli", "lint_imports_command"),
+        "types": [python, "-m", "mypy"],
+        "book": environment.script("jupyter_book.cli.main", "main", "build", "--all", "-W", "-n", "--keep-going", "."),
+        "fonts": [python, "-c", "import matplotlib.pyplot"],  # its cache: building it warns, and a warning fails a notebook
+    }
+
+
+def verify(environment: Environment | None = None) -> int:
+    """Run it all; returns pytest's exit code, or 1 where only an earlier stage failed. Raises SetupFailed."""
+    environment = environment or Environment()
+    begun = time.monotonic()
+    with processes.on_signals(processes.leave, ("SIGTERM", "SIGHUP")):
+        environment.prepare()
+        table = [("set-up", 0, time.monotonic() - begun)]
+        print("Verifying", flush=True)
+        stamp, sources = book_stamp(environment)
+        for name, argv in stages(environment).items():
+            begun = time.monotonic()
+            code, output = environment.run(name, argv)
+            table.append((name, code, time.monotonic() - begun))
+            if code:
+                print(output, flush=True)
+            elif name == "book":
+                stamp.write_text(sources)  # `up` need not build it again
+        failed = [name for name, code, _ in table if code]
+        print(f"\n{'stage':<10}{'result':<10}{'seconds':>8}")
+        for name, code, seconds in table:
+            print(f"{name:<10}{'FAILED' if code else 'ok':<10}{seconds:>8.1f}")
+        print(f"{'tests':<10}follow: pytest {' '.join(TESTS)}\n", flush=True)
+        if failed:  # said before the tests: their closing line is the last one
+            print(f"labcore: failed before the tests: {', '.join(failed)}", file=sys.stderr, flush=True)
+        code = _tests(environment)
+    return code or int(bool(failed))
+
+
+def _tests(environment: Environment) -> int:
+    # not in a group of its own: Ctrl-C shall reach pytest, which then says what it was doing
+    argv = [str(environment.python), "-m", "pytest", *TESTS]
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, cwd=environment.root, env=environment.variables())
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()

@@ -1,0 +1,33 @@
+"""One way in: a model's name, or the path of a file, to a checkpoint.
+
+    >>> load_checkpoint("lab").config.hidden_size
+    256
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from labcore.core.errors import InvalidCheckpoint
+from labcore.loaders import zoo
+from labcore.loaders.checkpoint import Checkpoint
+from labcore.loaders.lab import lab_checkpoint
+from labcore.loaders.llama_gguf import load_llama
+
+
+def load_checkpoint(name_or_path: str | os.PathLike[str]) -> Checkpoint:
+    """Load a named model (`lab`, `smollm2`) or a GGUF file. A name goes before a file that is called the same.
+
+    FetchFailed: a named model that is not in the cache yet. InvalidCheckpoint: neither a name nor a file that can be read.
+    """
+    name = os.fspath(name_or_path)
+    if name == "lab":
+        return lab_checkpoint()
+    if name in zoo.FILES:
+        return load_llama(zoo.model_path(name), name)
+    path = Path(name)
+    if not path.is_file():
+        known = ", ".join(zoo.known_models())
+        raise InvalidCheckpoint(f"{name!r} is neither a model ({known}) nor a file; give one of these names or the path of a GGUF file")
+    return load_llama(path)

@@ -1,0 +1,1 @@
+"""The decoder, written once over the operators of a backend."""

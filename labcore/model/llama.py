@@ -1,0 +1,108 @@
+"""A Llama decoder, written once over a backend's operators; it does no array arithmetic of its own.
+
+    embed -> layers x [ norm, q k v, rope, store, attend, o ; norm, gate up, silu * , down ] -> norm -> head
+
+It sees one ragged batch (`ForwardBatch`) and a KV pool, and knows nothing of requests, caches or schedules.
+Source: Touvron et al. 2023 (LLaMA); weights are named as in Hugging Face's `LlamaForCausalLM`.
+
+    >>> model = load_model("lab")
+    >>> logits = model.forward(batch, kv)   # (num_logits, vocab_size)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from labcore.core.config import CacheConfig, ModelConfig
+from labcore.kernels.api import Array, Backend, ForwardBatch, Weight
+from labcore.loaders.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One layer, as the backend prepared it. Matrices are (outputs, inputs)."""
+
+    input_norm: Weight  # (hidden,)
+    q: Weight  # (heads x head_dim, hidden)
+    k: Weight  # (kv_heads x head_dim, hidden)
+    v: Weight  # (kv_heads x head_dim, hidden)
+    o: Weight  # (hidden, heads x head_dim)
+    post_norm: Weight  # (hidden,)
+    gate: Weight  # (intermediate, hidden)
+    up: Weight  # (intermediate, hidden)
+    down: Weight  # (hidden, intermediate)
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Weight], layer: int) -> LayerWeights:
+        prefix = f"model.layers.{layer}."
+        return cls(**{field: weights[f"{prefix}{name}.weight"] for field, name in LAYER_NAMES.items()})
+
+
+LAYER_NAMES = {
+    "input_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "post_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+class LlamaModel:
+    """The decoder with its weights on a backend, and the tokenizer that came with them."""
+
+    def __init__(self, config: ModelConfig, backend: Backend, weights: Mapping[str, Weight], tokenizer: Tokenizer) -> None:
+        """weights: what `backend.prepare` made of the checkpoint's tensors and of `rope_tables(config)`."""
+        self.config = config
+        self.backend = backend
+        self.tokenizer = tokenizer
+        self._embedding = weights["model.embed_tokens.weight"]
+        self._layers = [LayerWeights.of(weights, i) for i in range(config.num_layers)]
+        self._final_norm = weights["model.norm.weight"]
+        self._head = weights.get("lm_head.weight", self._embedding)  # absent: tied to the embedding
+        self._cos, self._sin = weights["rope.cos"], weights["rope.sin"]
+
+    def new_kv_cache(self, cache: CacheConfig) -> Array:
+        """A pool for this model: (layer, k|v, block, kv_head, slot, head_dim)."""
+        c = self.config
+        return self.backend.new_kv_cache((c.num_layers, 2, cache.num_blocks, c.num_kv_heads, cache.block_size, c.head_dim))
+
+    def forward(self, batch: ForwardBatch, kv: Array) -> np.ndarray:
+        """Compute every token of the batch, write its K and V into the pool, return logits (num_logits, vocab_size)."""
+        ops, eps = self.backend, self.config.rms_norm_eps
+        residual = ops.embedding(batch.token_ids, self._embedding)  # (num_tokens, hidden)
+        x = ops.rms_norm(residual, self._layers[0].input_norm, eps)
+        for i, layer in enumerate(self._layers):
+            if i:
+                x, residual = ops.add_rms_norm(x, residual, layer.input_norm, eps)
+            x = self._attention(layer, x, kv[i], batch)
+            x, residual = ops.add_rms_norm(x, residual, layer.post_norm, eps)
+            x = ops.linear(ops.silu_and_mul(ops.linear(x, layer.gate), ops.linear(x, layer.up)), layer.down)
+        x, residual = ops.take_rows(x, batch.logits_indices), ops.take_rows(residual, batch.logits_indices)
+        x, _ = ops.add_rms_norm(x, residual, self._final_norm, eps)
+        return ops.to_numpy(ops.linear(x, self._head))
+
+    def _attention(self, layer: LayerWeights, x: Array, kv: Array, batch: ForwardBatch) -> Array:
+        """x (num_tokens, hidden) -> (num_tokens, hidden); writes this layer's K and V first, then reads them back by blocks."""
+        ops, c = self.backend, self.config
+        q = ops.linear(x, layer.q).reshape(-1, c.num_heads, c.head_dim)
+        k = ops.linear(x, layer.k).reshape(-1, c.num_kv_heads, c.head_dim)
+        v = ops.linear(x, layer.v).reshape(-1, c.num_kv_heads, c.head_dim)
+        q = ops.rope(q, batch.positions, self._cos, self._sin)
+        k = ops.rope(k, batch.positions, self._cos, self._sin)
+        ops.store_kv(k, v, kv, batch.slot_mapping)
+        out = ops.paged_attention(q, kv, batch, c.head_dim**-0.5)
+        return ops.linear(out.reshape(-1, c.q_size), layer.o)
+
+
+def rope_tables(config: ModelConfig) -> dict[str, np.ndarray]:
+    """cos and sin of position x theta^(-2i / head_dim), float64 (max_model_len, head_dim / 2). Su et al. 2021."""
+    frequencies = config.rope_theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+    angles = np.arange(config.max_model_len)[:, None] * frequencies
+    return {"rope.cos": np.cos(angles), "rope.sin": np.sin(angles)}
