@@ -114,3 +114,8 @@ def _prepare(name: str, weight: SourceWeight) -> Any:
 def _cores() -> int:
     """Cores that this process may use (a container or `taskset` may allow fewer than the machine has)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def runnable_isas() -> list[str]:
+    """Instruction sets of the native kernels that this machine runs, best first; none if they are not built."""
+    return _nanobind.variants() if _nanobind else []

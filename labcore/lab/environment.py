@@ -51,8 +51,11 @@ ADVICE = (
         "no network, or pip's index cannot be reached: check the connection, the proxy and `pip config list`",
     ),
     (r"DO NOT MATCH THE HASHES|incomplete-download|IncompleteRead", "a download arrived damaged"),
-    (r"No matching distribution found for (?P<name>\S+)", "pip's index has no {name} for this Python: see `pip config list`"),
-    (r"ninja: build stopped|CMake Error|CMake (configuration|build) failed", "cpp/ did not build: its message is above"),
+    (
+        r"No matching distribution found for (?P<name>\S+)",
+        "pip found no {name}: its index lacks it, or hides behind an error above",
+    ),
+    (r"ninja: build stopped|CMake Error|CMake (configuration|build) failed", "cpp/ did not build: mend what its message says"),
     (r"Permission denied|Read-only file system", "no right to write there: take a folder that is yours"),
 )
 
@@ -68,7 +71,7 @@ def advise(output: str, otherwise: str = "its end is above; `python3 -m labcore 
 
 def compiler() -> str | None:
     """The C++ compiler that CMake will find, or None."""
-    names = [os.environ.get("CXX", "").split(" ")[0], "c++", "g++", "clang++", "cl"]
+    names = [os.environ.get("CXX", "").split(" ")[0], "c++", "g++", "clang++", "icpx", "cl"]
     return next(filter(None, (shutil.which(name) for name in names if name)), None)
 
 
@@ -116,7 +119,7 @@ class Environment:
         print(f"  {title} ...", end="" if live else "\n", flush=True)
         with open(self.log, "ab") as sink:
             offset = sink.tell()
-            process = processes.start(argv, sink, cwd=self.root, env=self.variables())
+            process = processes.start(argv, sink, cwd=self.root, env=self.variables(NO_COLOR="1"))
             try:
                 while process.poll() is None:
                     time.sleep(0.05)
@@ -203,11 +206,18 @@ class Environment:
             version = self._version()
         if version is None or tuple(map(int, version.split("."))) < (3, 11):
             raise SetupFailed(f".venv holds Python {version}; 3.11 or newer is needed: delete .venv and run again")
-        if subprocess.run([str(self.python), "-c", "import pip"], stderr=subprocess.DEVNULL, check=False).returncode:
-            code, _ = self.run("adding pip", [str(self.python), "-m", "ensurepip", "--default-pip"])
-            if code:
-                print("  this Python has no ensurepip: taking pip through the host's pip", flush=True)
-                self.step("adding pip", [self._host_python(), "-m", "pip", "--python", str(self.python), "install", "pip"])
+        if self._imports("pip"):
+            return
+        if self._imports("ensurepip"):
+            self.step("adding pip", [str(self.python), "-m", "ensurepip", "--default-pip"])
+        else:
+            print("  this Python has no ensurepip: its own pip shall install one in .venv", flush=True)
+            self.step("adding pip", [self._host_python(), "-m", "pip", "--python", str(self.python), "install", "pip"])
+
+    def _imports(self, module: str) -> bool:
+        return (
+            subprocess.run([str(self.python), "-c", f"import {module}"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+        )
 
     def _host_python(self) -> str:
         """The Python that makes .venv: never the one in .venv, which may just have been deleted."""
@@ -234,9 +244,9 @@ class Environment:
             self._stamp.unlink(missing_ok=True)
             self.step("installing requirements.txt", [*pip, "-r", "requirements.txt"])
             self._unfinished.unlink(missing_ok=True)
-            self._stamp.write_text(json.dumps({"requirements": wanted["requirements"], "compiler": done.get("compiler")}))
-        if done.get("compiler") != compiler_here:
-            shutil.rmtree(self.root / "build", ignore_errors=True)  # CMake's cache remembers that there was no compiler
+            self._stamp.write_text(json.dumps({**done, "requirements": wanted["requirements"], "build": None}))
+        if done.get("compiler", compiler_here) != compiler_here:
+            shutil.rmtree(self.root / "build", ignore_errors=True)  # CMake's cache remembers which compiler there was
         self.step("building labcore", [*pip, "--no-build-isolation", "-e", "."])
         self._report_native(compiler_here)
         self._stamp.write_text(json.dumps(wanted))

@@ -90,6 +90,7 @@ def build_book(environment: Environment) -> None:
     stamp, wanted = book_stamp(environment)
     if stamp.is_file() and stamp.read_text() == wanted:
         return
+    stamp.unlink(missing_ok=True)  # a build that fails half-way has changed pages
     try:
         environment.step("building the book", environment.script("jupyter_book.cli.main", "main", "build", "."))
         stamp.write_text(wanted)

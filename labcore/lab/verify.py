@@ -17,6 +17,7 @@ from labcore.lab.environment import Environment
 from labcore.lab.up import book_stamp
 
 TESTS = ("--nbval", "-ra")
+SHOWN_LINES = 200  # of a failing stage; its log has all
 
 
 def stages(environment: Environment) -> dict[str, list[str]]:
@@ -26,7 +27,7 @@ def stages(environment: Environment) -> dict[str, list[str]]:
         "lint": [python, "-m", "ruff", "check", "."],
         "layers": environment.script("importlinter.cli", "lint_imports_command"),
         "types": [python, "-m", "mypy"],
-        "book": environment.script("jupyter_book.cli.main", "main", "build", "--all", "-W", "-n", "--keep-going", "."),
+        "book": environment.script("jupyter_book.cli.main", "main", "build", "--all", "-q", "-W", "-n", "--keep-going", "."),
         "fonts": [python, "-c", "import matplotlib.pyplot"],  # its cache: building it warns, and a warning fails a notebook
     }
 
@@ -40,12 +41,13 @@ def verify(environment: Environment | None = None) -> int:
         table = [("set-up", 0, time.monotonic() - begun)]
         print("Verifying", flush=True)
         stamp, sources = book_stamp(environment)
+        stamp.unlink(missing_ok=True)
         for name, argv in stages(environment).items():
             begun = time.monotonic()
             code, output = environment.run(name, argv)
             table.append((name, code, time.monotonic() - begun))
             if code:
-                print(output, flush=True)
+                print(*output.splitlines()[-SHOWN_LINES:], sep="\n", flush=True)
             elif name == "book":
                 stamp.write_text(sources)  # `up` need not build it again
         failed = [name for name, code, _ in table if code]

@@ -215,7 +215,7 @@ class _Cursor:
             self.fail(f"tensor {name!r} has type {named}; supported: {', '.join(TENSOR_TYPES.values())}")
         layout = LAYOUTS[kind]
         if 0 in shape or shape[-1] % layout.elements:
-            self.fail(f"tensor {name!r} has shape {shape}; {kind} needs dimensions over 0, the last a multiple of {layout.elements}")
+            self.fail(f"tensor {name!r} has shape {shape}; {kind} needs no zero, and a multiple of {layout.elements} at the end")
         if offset % alignment:
             self.fail(f"tensor {name!r} lies at offset {offset}, which is not a multiple of {alignment}")
         return TensorInfo(kind, shape, offset, prod(shape) // layout.elements * layout.bytes)

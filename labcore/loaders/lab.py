@@ -20,7 +20,7 @@ from labcore.loaders.checkpoint import EMBEDDING, Checkpoint, Tensor, required_t
 from labcore.loaders.tokenizer import LabTokenizer
 
 EMBEDDING_STD = 0.2
-GAINS = {"q_proj": 1.5, "k_proj": 1.5, "v_proj": 1.0, "o_proj": 1.0, "gate_proj": 1.0, "up_proj": 1.0, "down_proj": 1.0}
+GAINS = {"q_proj": 1.5, "k_proj": 1.5, "v_proj": 1.0, "o_proj": 2.0, "gate_proj": 1.0, "up_proj": 1.0, "down_proj": 3.0}
 NORM_STD = 0.1
 
 

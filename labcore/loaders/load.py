@@ -29,5 +29,5 @@ def load_checkpoint(name_or_path: str | os.PathLike[str]) -> Checkpoint:
     path = Path(name)
     if not path.is_file():
         known = ", ".join(zoo.known_models())
-        raise InvalidCheckpoint(f"{name!r} is neither a model ({known}) nor a file; give one of these names or the path of a GGUF file")
+        raise InvalidCheckpoint(f"{name!r} is neither a model nor a file; expected one of {known}, or the path of a GGUF file")
     return load_llama(path)

@@ -108,6 +108,7 @@ def fetch(name: str, progress: Progress = lambda stage, done, total: None) -> Pa
             with path.open("rb") as present:
                 if _copy_hashing(present, None, file.size, "verifying", progress) == file.sha256:
                     return path
+            path.unlink(missing_ok=True)  # of the right size, so `cached_path` would give it out
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
         with tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=path.parent) as work:

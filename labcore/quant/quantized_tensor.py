@@ -30,9 +30,9 @@ class QuantizedTensor:
         if columns % block.elements:
             raise InvalidCheckpoint(f"{self.format} needs columns in multiples of {block.elements}; got {columns}")
         expected = (rows, columns // block.elements * block.bytes)
-        if self.data.dtype != np.uint8 or self.data.shape != expected:
-            got = f"{self.data.dtype} {self.data.shape}"
-            raise InvalidCheckpoint(f"{self.format} {self.shape}: expected uint8 {expected}, got {got}")
+        if self.data.dtype != np.uint8 or self.data.shape != expected or not self.data.flags.c_contiguous:
+            got = f"{self.data.dtype} {self.data.shape} of strides {self.data.strides}"
+            raise InvalidCheckpoint(f"{self.format} {self.shape}: expected uint8 {expected}, C-contiguous; got {got}")
 
     @property
     def nbytes(self) -> int:

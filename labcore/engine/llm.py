@@ -1,0 +1,122 @@
+"""The short way in: prompts to texts in one call.
+
+    >>> llm = LLM("smollm2")
+    >>> llm.generate("The capital of France is", SamplingParams(max_tokens=8, temperature=0.0))[0].text
+    ' Paris...'
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from labcore.core.config import EngineConfig
+from labcore.core.errors import InvalidRequest
+from labcore.core.trace import StepRecord
+from labcore.engine.llm_engine import LLMEngine, RequestOutput
+from labcore.engine.sampling_params import SamplingParams
+from labcore.kernels.api import Backend
+from labcore.model.llama import LlamaModel
+from labcore.model.weights import load_model
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A prompt's whole answer."""
+
+    prompt: Prompt
+    text: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    finish_reason: str
+
+
+class LLM:
+    """A model behind an engine. `model`: a name, a path, or a model already loaded."""
+
+    def __init__(
+        self,
+        model: str | Path | LlamaModel,
+        *,
+        weights: str = "packed",
+        backend: str | Backend | None = None,
+        config: EngineConfig | None = None,
+        observer: Callable[[StepRecord], None] = lambda record: None,
+    ) -> None:
+        self.model = model if isinstance(model, LlamaModel) else load_model(model, weights=weights, backend=backend)
+        self.engine = LLMEngine(self.model, config, observer)
+        self._ids = (f"request-{i}" for i in count())
+        self._inbox: dict[str, deque[RequestOutput]] = {}  # what `step` brought a request that has not been read yet
+
+    def generate(self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None) -> list[Completion]:
+        """Complete prompts together, in one batch; answers in the order of the prompts.
+
+        prompts: one prompt or a list of them; a prompt is a text or a list of token ids. params: one for all, or one each.
+        Raises InvalidRequest if any is refused; then none is run.
+        """
+        many = _as_list(prompts)
+        each = params if isinstance(params, list) else [params or SamplingParams()] * len(many)
+        if len(each) != len(many):
+            raise InvalidRequest(f"{len(many)} prompts came with {len(each)} sampling parameters; expected one for all, or one each")
+        ids = [next(self._ids) for _ in many]
+        try:
+            lengths = [self._add(*request) for request in zip(ids, many, each, strict=True)]
+            outputs = [list(self._outputs(request_id)) for request_id in ids]
+        finally:
+            for request_id in ids:  # whatever happened, nothing of these requests stays behind
+                self._forget(request_id)
+        return [_completion(*answer) for answer in zip(many, lengths, outputs, strict=True)]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Complete one prompt as tokens arrive, in whole characters. A caller who stops listening frees the request.
+
+        Other streams and `generate` may be used in between: their requests run in the same batch.
+        Raises InvalidRequest at the first `next`.
+        """
+        request_id = next(self._ids)
+        try:
+            self._add(request_id, prompt, params)
+            yield from self._outputs(request_id)
+        finally:
+            self._forget(request_id)
+
+    def _add(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> int:
+        num_prompt_tokens = self.engine.add_request(request_id, prompt, params)
+        self._inbox[request_id] = deque()
+        return num_prompt_tokens
+
+    def _outputs(self, request_id: str) -> Iterator[RequestOutput]:
+        inbox = self._inbox[request_id]
+        while True:
+            while inbox:
+                out = inbox.popleft()
+                yield out
+                if out.finished:
+                    return
+            for out in self.engine.step():  # moves everybody; each finds its own in its inbox
+                self._inbox[out.request_id].append(out)
+
+    def _forget(self, request_id: str) -> None:
+        if self._inbox.pop(request_id, None) is not None:
+            self.engine.abort(request_id)
+
+
+def _completion(prompt: Prompt, num_prompt_tokens: int, outputs: list[RequestOutput]) -> Completion:
+    return Completion(
+        prompt=prompt,
+        text="".join(out.text for out in outputs),
+        token_ids=[token for out in outputs for token in out.token_ids],
+        num_prompt_tokens=num_prompt_tokens,
+        finish_reason=outputs[-1].finish_reason or "",
+    )
+
+
+def _as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]

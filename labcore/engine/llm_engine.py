@@ -1,0 +1,144 @@
+"""The engine: requests go in, each step moves all of them, outputs come out. A step is three verbs on one screen.
+
+    >>> engine = LLMEngine(load_model("lab"))
+    >>> engine.add_request("a", "hello", SamplingParams(max_tokens=3, temperature=0.0))
+    >>> while engine.has_unfinished:
+    ...     outputs = engine.step()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from labcore.core.config import EngineConfig
+from labcore.core.errors import InvalidRequest
+from labcore.core.trace import StepRecord
+from labcore.engine.model_runner import ModelRunner
+from labcore.engine.sampling_params import SamplingParams
+from labcore.engine.scheduler import Scheduler
+from labcore.engine.sequence import FinishReason, Sequence
+from labcore.kv.paged_cache import PagedCache
+from labcore.loaders.tokenizer import IncrementalDecoder
+from labcore.model.llama import LlamaModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """What a step brought a request: `token_ids` and `text` are new; joined over all steps they are the whole answer.
+
+    Text is whole characters only. An end-of-sequence token is counted in `token_ids` and has no text.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    text: str
+    finish_reason: str | None = None  # None while it runs
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    sequence: Sequence
+    decoder: IncrementalDecoder
+
+
+class LLMEngine:
+    """A model, a scheduler and a pool. Not thread-safe: one caller steps it."""
+
+    def __init__(
+        self, model: LlamaModel, config: EngineConfig | None = None, observer: Callable[[StepRecord], None] = lambda record: None
+    ) -> None:
+        """observer: called with the record of every step."""
+        self.model = model
+        self.config = config or EngineConfig()
+        self.cache = PagedCache(self.config.cache)
+        self.scheduler = Scheduler(self.config.scheduler, self.cache, observer)
+        self.runner = ModelRunner(model, self.config.cache)
+        self._requests: dict[str, _Request] = {}
+        self._num_added = 0
+
+    @property
+    def has_unfinished(self) -> bool:
+        return self.scheduler.has_unfinished
+
+    def add_request(self, request_id: str, prompt: str | list[int], params: SamplingParams | None = None) -> int:
+        """Queue a prompt (text, or token ids); returns its length in tokens. Raises InvalidRequest, and then nothing has changed."""
+        if request_id in self._requests:
+            raise InvalidRequest(f"request id {request_id!r} is in use; wait until it has finished, or choose another")
+        sequence = self._sequence(request_id, self._prompt_ids(request_id, prompt), params or SamplingParams())
+        self.scheduler.add(sequence)
+        self._requests[request_id] = _Request(sequence, IncrementalDecoder(self.model.tokenizer))
+        self._num_added += 1
+        return sequence.num_prompt_tokens
+
+    def step(self) -> list[RequestOutput]:
+        """Move every scheduled request on by one step; returns what is new, request by request."""
+        output = self.scheduler.schedule()
+        sampled = self.runner.execute(output)
+        self.scheduler.update(output, sampled)
+        return [self._output(share.sequence, tokens) for share, tokens in zip(output.scheduled, sampled, strict=True) if tokens]
+
+    def abort(self, request_id: str) -> bool:
+        """Give up a request wherever it is; its blocks are free at once. False if it is not here (any more)."""
+        self._requests.pop(request_id, None)
+        return self.scheduler.abort(request_id)
+
+    def check(self) -> None:
+        """Every book balances between steps. Raises AssertionError."""
+        self.scheduler.check()
+        alive = {s.request_id for s in [*self.scheduler.waiting, *self.scheduler.running]}
+        assert alive == self._requests.keys(), "the engine and the scheduler disagree on who is alive"
+
+    def _prompt_ids(self, request_id: str, prompt: str | list[int]) -> list[int]:
+        tokenizer, vocab_size = self.model.tokenizer, self.model.config.vocab_size
+        if isinstance(prompt, str):
+            ids = tokenizer.encode(prompt)
+            if tokenizer.add_bos and tokenizer.bos_token_id is not None:
+                ids.insert(0, tokenizer.bos_token_id)
+        else:
+            ids = list(prompt)
+            for token in ids:
+                if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+                    raise InvalidRequest(f"request {request_id!r}: prompt token {token!r} is not an id in [0, {vocab_size})")
+        if not ids:
+            raise InvalidRequest(f"request {request_id!r}: the prompt is empty; expected at least one token")
+        return ids
+
+    def _sequence(self, request_id: str, ids: list[int], params: SamplingParams) -> Sequence:
+        config = self.model.config
+        if len(ids) + 1 > config.max_model_len:
+            raise InvalidRequest(
+                f"request {request_id!r}: prompt of {len(ids)} tokens and one more exceed the model's context of {config.max_model_len}"
+            )
+        if bad := [token for token in params.stop_token_ids if token >= config.vocab_size]:
+            raise InvalidRequest(f"request {request_id!r}: stop token {bad[0]} is outside the vocabulary of {config.vocab_size}")
+        wanted = min(len(ids) + params.max_tokens, config.max_model_len)
+        room = self.config.cache.num_slots
+        return Sequence(
+            request_id=request_id,
+            token_ids=ids,
+            num_prompt_tokens=len(ids),
+            params=params,
+            # one request's stream must not be another's shifted by one: neighbouring seeds are unrelated keys
+            seed=params.seed if params.seed is not None else (self.config.seed << 32 ^ self._num_added) & (2**64 - 1),
+            stop_token_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.model.tokenizer.eos_token_ids),
+            max_length=min(wanted, room),
+            length_reason=FinishReason.LENGTH if wanted <= room else FinishReason.KV_EXHAUSTED,
+        )
+
+    def _output(self, sequence: Sequence, tokens: list[int]) -> RequestOutput:
+        decoder = self._requests[sequence.request_id].decoder
+        text = decoder.feed(tokens)
+        if sequence.finish_reason is None:
+            return RequestOutput(request_id=sequence.request_id, token_ids=tokens, text=text)
+        del self._requests[sequence.request_id]
+        return RequestOutput(
+            request_id=sequence.request_id,
+            token_ids=tokens,
+            text=text + decoder.finish(),
+            finish_reason=sequence.finish_reason.value,
+        )

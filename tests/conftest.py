@@ -1,0 +1,36 @@
+"""Oracles that several rooms' tests share; each is built once and only if a test asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gguf
+import pytest
+
+from labcore.loaders import zoo
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf_reader() -> gguf.GGUFReader:
+    """SmolLM2's file in gguf's own reader (about 3 s)."""
+    return gguf.GGUFReader(zoo.model_path("smollm2"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_hf_tokenizer() -> Any:
+    """SmolLM2's tokenizer in transformers (about 8 s), from the same GGUF file, with the pre-tokenizer the model was made with.
+
+    transformers reads vocabulary, merges and special tokens of the file, but not that `tokenizer.ggml.pre` is "smollm":
+    it falls back to GPT-2's words. The tokenizer.json that SmolLM2 was published with cuts out each digit first, which
+    shows where spaces stand before digits ("a  1"), and for numbers that are no decimal digits ("½²"). So that step is
+    put in front; tests/loaders/test_bpe.py shows the difference and checks ours against a third implementation.
+    """
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+
+    path = zoo.model_path("smollm2")
+    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    )
+    return tokenizer

@@ -1,0 +1,90 @@
+"""Names and paths; the lab model; what validation asks of any loader."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labcore.core.config import ModelConfig
+from labcore.core.errors import FetchFailed, InvalidCheckpoint
+from labcore.loaders.checkpoint import Checkpoint, required_tensors, validate
+from labcore.loaders.lab import lab_checkpoint
+from labcore.loaders.load import load_checkpoint
+
+WriteGGUF = Callable[..., Path]
+
+
+def test_lab_has_the_same_bits_everywhere() -> None:
+    """The sum over all tensors. If it changes, every stored output of the book changes with it."""
+    digest = hashlib.sha256()
+    for _, tensor in sorted(load_checkpoint("lab").tensors.items()):
+        assert isinstance(tensor, np.ndarray) and tensor.dtype == np.float32
+        digest.update(tensor.astype("<f4").tobytes())
+    assert digest.hexdigest() == "809e1e4fcc0fbe61413c2926d4a5f02a48fcbef8461957ba1382ff3ab964d276"
+
+
+def test_lab_is_tied_and_complete() -> None:
+    checkpoint = lab_checkpoint()
+    assert checkpoint.tied and checkpoint.config == ModelConfig.lab()
+    assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == required_tensors(ModelConfig.lab())
+    assert checkpoint.tokenizer.vocab_size == checkpoint.config.vocab_size == 1024
+
+
+def test_seeds_and_tensors_have_streams_of_their_own() -> None:
+    one, other = lab_checkpoint(0).tensors, lab_checkpoint(1).tensors
+    q, k = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"
+    assert not np.array_equal(one[q], other[q]) and not np.array_equal(one[q], one[k])
+
+
+def test_weights_have_the_stated_spread() -> None:
+    tensors = lab_checkpoint().tensors
+    assert np.std(tensors["model.embed_tokens.weight"]) == pytest.approx(0.2, rel=0.01)  # type: ignore[arg-type]
+    assert np.std(tensors["model.layers.2.mlp.down_proj.weight"]) == pytest.approx(3 / 768**0.5, rel=0.01)  # type: ignore[arg-type]
+    assert np.mean(tensors["model.norm.weight"]) == pytest.approx(1.0, abs=0.03)  # type: ignore[arg-type]
+
+
+def test_a_path(write_gguf: WriteGGUF) -> None:
+    path = write_gguf()
+    assert load_checkpoint(path).config.name == load_checkpoint(str(path)).config.name == "small"
+
+
+@pytest.mark.parametrize("name", ["nonesuch", "", "nowhere/model.gguf", "."])
+def test_neither_a_name_nor_a_file(name: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match="neither a model nor a file; expected one of lab, smollm2, or the path"):
+        load_checkpoint(name)
+
+
+def test_a_file_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    with pytest.raises(InvalidCheckpoint, match="begins with b'hell', expected b'GGUF'"):
+        load_checkpoint(path)
+
+
+def test_a_named_model_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABCORE_CACHE", str(tmp_path / "empty"))
+    with pytest.raises(FetchFailed, match=r"smollm2 is not in the cache .*; run `labcore fetch smollm2`"):
+        load_checkpoint("smollm2")
+
+
+def changed(**tensors: np.ndarray | None) -> Checkpoint:
+    checkpoint = lab_checkpoint()
+    kept = dict(checkpoint.tensors) | {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    return replace(checkpoint, tensors={name: tensor for name, tensor in kept.items() if tensors.get(name, tensor) is not None})
+
+
+def test_validate_names_the_tensor() -> None:
+    assert validate(changed(), "here").tied
+    head = np.zeros((1024, 256), np.float32)
+    assert not validate(changed(**{"lm_head.weight": head}), "here").tied
+    with pytest.raises(InvalidCheckpoint, match=r"here: tensor lm_head.weight has shape \(1024, 255\); expected \(1024, 256\)"):
+        validate(changed(**{"lm_head.weight": head[:, 1:]}), "here")
+    with pytest.raises(InvalidCheckpoint, match=r"layers.3.mlp.gate_proj.weight is missing; expected one of shape \(768, 256\)"):
+        validate(changed(**{"model.layers.3.mlp.gate_proj.weight": None}), "here")
+    with pytest.raises(InvalidCheckpoint, match="tensor extra has no place"):
+        validate(changed(extra=head), "here")
