@@ -58,6 +58,7 @@ static PackedMatrix* pack_blocks_checked(Array<const uint8_t, 2> blocks, const s
 
 
 NB_MODULE(_nanobind, m) {
+    nb::set_leak_warnings(false);  // a backend that a global still holds when Python ends is not a leak
     m.doc() = "The operators of a decoder in C++ (see cpp/include/labkernels).";
     m.def("variants", [] {
         std::vector<std::string> names;

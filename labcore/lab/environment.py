@@ -87,6 +87,12 @@ def fingerprint(root: Path, names: Sequence[str], *facts: object) -> str:
     return digest.hexdigest()
 
 
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is not None
+
+
 class Environment:
     """`.venv` of one project folder, and the way to run things in it."""
 
@@ -121,10 +127,9 @@ class Environment:
             offset = sink.tell()
             process = processes.start(argv, sink, cwd=self.root, env=self.variables(NO_COLOR="1"))
             try:
-                while process.poll() is None:
-                    time.sleep(0.05)
+                while not _ended(process, 0.2):
                     now = time.monotonic()
-                    if now - shown >= (0.2 if live else 15):
+                    if live or now - shown >= 15:
                         shown = now
                         self._progress(title, now - begun, self._logged(offset), live)
             finally:
@@ -165,8 +170,7 @@ class Environment:
             self.work.mkdir(exist_ok=True)
             with self._alone():
                 self.log.write_bytes(b"")
-                self._make()
-                self._install()
+                self._install(self._make())
                 self.step("model smollm2", [str(self.python), "-m", "labcore", "fetch", "smollm2"])
         except OSError as error:
             raise SetupFailed(f"set-up failed: {error}: {advise(str(error), 'see the error')}") from error
@@ -189,7 +193,8 @@ class Environment:
         except (OSError, subprocess.CalledProcessError):
             return None
 
-    def _make(self) -> None:
+    def _make(self) -> str:
+        """.venv with a pip in it; returns the version of its Python."""
         version = self._version()
         if version is None or self._unfinished.exists():
             if self.venv.exists():
@@ -206,13 +211,13 @@ class Environment:
             version = self._version()
         if version is None or tuple(map(int, version.split("."))) < (3, 11):
             raise SetupFailed(f".venv holds Python {version}; 3.11 or newer is needed: delete .venv and run again")
-        if self._imports("pip"):
-            return
-        if self._imports("ensurepip"):
-            self.step("adding pip", [str(self.python), "-m", "ensurepip", "--default-pip"])
-        else:
-            print("  this Python has no ensurepip: its own pip shall install one in .venv", flush=True)
-            self.step("adding pip", [self._host_python(), "-m", "pip", "--python", str(self.python), "install", "pip"])
+        if not self._imports("pip"):
+            if self._imports("ensurepip"):
+                self.step("adding pip", [str(self.python), "-m", "ensurepip", "--default-pip"])
+            else:
+                print("  this Python has no ensurepip: its own pip shall install one in .venv", flush=True)
+                self.step("adding pip", [self._host_python(), "-m", "pip", "--python", str(self.python), "install", "pip"])
+        return version
 
     def _imports(self, module: str) -> bool:
         return (
@@ -224,9 +229,9 @@ class Environment:
         inside = Path(sys.prefix).resolve() == self.venv.resolve()
         return getattr(sys, "_base_executable", sys.executable) if inside else sys.executable
 
-    def _install(self) -> None:
+    def _install(self, version: str) -> None:
         compiler_here = compiler() is not None
-        place = (self._version(), str(self.root))  # another Python or a moved folder: what was installed is not found any more
+        place = (version, str(self.root))  # another Python or a moved folder: what was installed is not found any more
         wanted = {
             "requirements": fingerprint(self.root, ["requirements.txt"], place),
             "build": fingerprint(self.root, ["requirements.txt", "pyproject.toml", "cpp"], place, compiler_here),

@@ -4,6 +4,7 @@ Tensors carry the Hugging Face names of a Llama decoder, whatever the file calls
 embedding in the halves convention. A dense tensor is float32; a matrix in a block format stays in it, on the mapped
 file. `lm_head.weight` is optional: without it the embedding is the head too (tied).
 
+    >>> from labcore.loaders.load import load_checkpoint
     >>> checkpoint = load_checkpoint("lab")
     >>> checkpoint.tensors["model.layers.0.self_attn.k_proj.weight"].shape
     (64, 256)
@@ -84,7 +85,7 @@ def validate(checkpoint: Checkpoint, source: str) -> Checkpoint:
         seen += 1
     if seen != len(tensors):
         unknown = sorted(tensors.keys() - required_tensors(config) - {HEAD})
-        raise InvalidCheckpoint(f"{source}: tensor {unknown[0]} has no place in a Llama decoder of {config.num_layers} layers")
+        raise InvalidCheckpoint(f"{source}: tensor {unknown[0]!r:.80} has no place in a decoder of {config.num_layers} layers")
     if checkpoint.tokenizer.vocab_size != config.vocab_size:
         raise InvalidCheckpoint(
             f"{source}: the tokenizer has {checkpoint.tokenizer.vocab_size} tokens, the embedding {config.vocab_size} rows"

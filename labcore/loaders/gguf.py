@@ -1,8 +1,9 @@
 """The GGUF file format: metadata and tensors out of one memory-mapped file, nothing copied.
 
-Why our own: `gguf.GGUFReader` makes an object of every one of a vocabulary's strings, 2.5 s for the 98,000 of SmolLM2
-against 0.1 s here, and it trusts the file. Here every count and length is held against the bytes that are left before
-anything is made of it, so a damaged file costs no more time or memory than its size allows, and says what is wrong.
+Why our own: `gguf.GGUFReader` makes arrays of every one of a vocabulary's strings, 2.6 s for the 98,000 of SmolLM2
+against 0.05 s here (2 cores at 2.8 GHz), and it trusts the file. Here every count and length is held against the
+bytes that are left before anything is made of it, so a damaged file costs no more time or memory than its size
+allows, and says what is wrong.
 
     header   "GGUF", version u32, number of tensors u64, number of metadata pairs u64
     pairs    key, type u32, value          (a string is a length u64 and UTF-8; an array is type u32, count u64, values)
@@ -105,7 +106,7 @@ def read_gguf(path: str | os.PathLike[str]) -> GGUFFile:
 def _alignment(path: Path, metadata: dict[str, Value]) -> int:
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise InvalidCheckpoint(f"{path}: general.alignment is {alignment!r}; expected a power of two")
+        raise InvalidCheckpoint(f"{path}: general.alignment is {alignment!r:.60}; expected a power of two")
     return alignment
 
 

@@ -81,10 +81,11 @@ def read_config(file: GGUFFile, name: str) -> ModelConfig:
     get = _Metadata(file)
     architecture = get.text("general.architecture")
     if architecture != "llama":
-        raise InvalidCheckpoint(f"{file.path}: architecture is {architecture!r}; supported: llama")
+        raise InvalidCheckpoint(f"{file.path}: architecture is {architecture!r:.60}; supported: llama")
     for key, plain in (("llama.rope.scaling.type", "none"), ("llama.rope.scale_linear", 1.0), ("llama.expert_count", 0)):
-        if file.metadata.get(key, plain) != plain:
-            raise InvalidCheckpoint(f"{file.path}: {key} is {file.metadata[key]!r}; supported: {plain!r}")
+        value = file.metadata.get(key, plain)
+        if type(value) is not type(plain) or value != plain:
+            raise InvalidCheckpoint(f"{file.path}: {key} is {value!r:.60}; supported: {plain!r}")
     if "token_embd.weight" not in file.tensors:
         raise InvalidCheckpoint(f"{file.path}: tensor token_embd.weight is missing")
     hidden, heads = get.integer("llama.embedding_length"), get.integer("llama.attention.head_count")
@@ -118,7 +119,7 @@ def read_tokenizer(file: GGUFFile) -> BPETokenizer:
     get = _Metadata(file)
     model = get.text("tokenizer.ggml.model")
     if model != "gpt2":
-        raise InvalidCheckpoint(f"{file.path}: tokenizer.ggml.model is {model!r}; supported: gpt2 (byte-level BPE)")
+        raise InvalidCheckpoint(f"{file.path}: tokenizer.ggml.model is {model!r:.60}; supported: gpt2 (byte-level BPE)")
     ends = [get.typed(f"tokenizer.ggml.{end}_token_id", int, None) for end in ("eos", "eot", "eom")]
     try:
         return BPETokenizer(

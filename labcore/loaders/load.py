@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders import zoo
@@ -26,8 +25,7 @@ def load_checkpoint(name_or_path: str | os.PathLike[str]) -> Checkpoint:
         return lab_checkpoint()
     if name in zoo.FILES:
         return load_llama(zoo.model_path(name), name)
-    path = Path(name)
-    if not path.is_file():
+    if not os.path.isfile(name):  # Path.is_file raises on a name that is too long
         known = ", ".join(zoo.known_models())
-        raise InvalidCheckpoint(f"{name!r} is neither a model nor a file; expected one of {known}, or the path of a GGUF file")
-    return load_llama(path)
+        raise InvalidCheckpoint(f"{name!r:.80} is neither a model nor a file; expected {known}, or a GGUF file")
+    return load_llama(name)

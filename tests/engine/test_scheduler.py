@@ -1,0 +1,249 @@
+"""The scheduler on its own, with an oracle in place of the model: books after every step, progress, and public failures.
+
+No weights: a token is a function of the tokens before it, so whatever is scheduled how, the right output is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from labcore.core.config import CacheConfig, SchedulerConfig
+from labcore.core.errors import InvalidRequest
+from labcore.core.trace import StepRecord
+from labcore.engine.sampling_params import SamplingParams
+from labcore.engine.scheduler import Scheduler, SchedulerOutput
+from labcore.engine.sequence import FinishReason, Sequence, SequenceStatus
+from labcore.kv.paged_cache import PagedCache
+
+EOS = 0
+
+
+def oracle(tokens: list[int]) -> int:
+    """The next token of a text: any fixed function will do."""
+    return hashlib.blake2b(repr(tokens).encode(), digest_size=1).digest()[0] % 40
+
+
+def expected(prompt: list[int], max_length: int) -> list[int]:
+    tokens = list(prompt)
+    while len(tokens) < max_length:
+        tokens.append(oracle(tokens))
+        if tokens[-1] == EOS:
+            break
+    return tokens
+
+
+def make_scheduler(num_blocks: int = 8, block_size: int = 4, **limits: int) -> tuple[Scheduler, list[StepRecord]]:
+    records: list[StepRecord] = []
+    return Scheduler(SchedulerConfig(**limits), PagedCache(CacheConfig(block_size=block_size, num_blocks=num_blocks)), records.append), records
+
+
+def make_sequence(name: str, prompt: list[int], max_length: int) -> Sequence:
+    return Sequence(
+        request_id=name, token_ids=list(prompt), num_prompt_tokens=len(prompt), params=SamplingParams(), seed=0,
+        stop_token_ids=frozenset({EOS}), max_length=max_length, length_reason=FinishReason.LENGTH,
+    )  # fmt: skip
+
+
+def execute(output: SchedulerOutput) -> list[list[int]]:
+    return [[oracle(share.sequence.token_ids)] if share.samples else [] for share in output.scheduled]
+
+
+def step(scheduler: Scheduler) -> SchedulerOutput:
+    output = scheduler.schedule()
+    for share in output.scheduled:  # what the step promises is reserved
+        held = len(share.sequence.block_table) * scheduler.cache.block_size
+        assert held >= share.sequence.num_computed_tokens + share.num_tokens
+    scheduler.update(output, execute(output))
+    scheduler.check()
+    return output
+
+
+def drain(scheduler: Scheduler, most: int = 2000) -> int:
+    for steps in range(most):
+        if not scheduler.has_unfinished:
+            return steps
+        step(scheduler)
+    raise AssertionError(f"no end after {most} steps")
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Requests come, run, and are given up, in any order; Hypothesis looks for a history that breaks a rule."""
+
+    @initialize(
+        block_size=st.sampled_from([1, 2, 4]), num_blocks=st.integers(2, 12), budget=st.integers(1, 24), seqs=st.integers(1, 5),
+        chunk=st.sampled_from([None, 1, 3, 8]), watermark=st.integers(0, 3),
+    )  # fmt: skip
+    def start(self, block_size: int, num_blocks: int, budget: int, seqs: int, chunk: int | None, watermark: int) -> None:
+        self.records: list[StepRecord] = []
+        self.pool = CacheConfig(block_size=block_size, num_blocks=num_blocks)
+        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs, max_chunk_tokens=chunk, watermark_blocks=watermark)
+        self.scheduler = Scheduler(config, PagedCache(self.pool), self.records.append)
+        self.alive: dict[str, Sequence] = {}
+        self.prompts: dict[str, list[int]] = {}
+        self.num_added = 0
+
+    @rule(length=st.integers(1, 20), new=st.integers(1, 10))
+    def add(self, length: int, new: int) -> None:
+        name = f"r{self.num_added}"
+        self.num_added += 1
+        prompt = [(self.num_added * 7 + i) % 39 + 1 for i in range(length)]
+        sequence = make_sequence(name, prompt, min(length + new, self.pool.num_slots))
+        if self.scheduler.cache.blocks_for(length + 1) > self.pool.num_blocks:
+            with pytest.raises(InvalidRequest, match=name):
+                self.scheduler.add(sequence)
+        else:
+            self.scheduler.add(sequence)
+            self.alive[name], self.prompts[name] = sequence, prompt
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.alive)))
+        assert self.scheduler.abort(name)
+        assert not self.scheduler.abort(name)  # the second time it is gone
+        sequence = self.alive.pop(name)
+        assert (sequence.finish_reason, sequence.block_table) == (FinishReason.ABORT, [])
+
+    @precondition(lambda self: self.alive)
+    @rule()
+    def one_step(self) -> None:
+        oldest = self.scheduler.running[0] if self.scheduler.running else None
+        computed = oldest.num_computed_tokens if oldest else 0
+        output = step(self.scheduler)
+        assert output.scheduled, "something waits or runs, and nothing was scheduled"
+        assert sum(s.num_tokens for s in output.scheduled) <= self.scheduler.config.max_num_batched_tokens
+        assert not {id(s) for s in output.preempted} & {id(s.sequence) for s in output.scheduled}, "a victim runs"
+        if oldest:
+            assert oldest.num_computed_tokens > computed, "the oldest running sequence did not advance"
+        for name, sequence in list(self.alive.items()):
+            if sequence.status is SequenceStatus.FINISHED:
+                assert sequence.token_ids == expected(self.prompts[name], sequence.max_length)
+                del self.alive[name]
+
+    @invariant()
+    def books_balance(self) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        work = sum(s.max_length for s in self.alive.values())
+        steps = drain(self.scheduler, most=200 + 40 * work * (1 + len(self.alive)))
+        assert steps <= 200 + 40 * work * (1 + len(self.alive))
+        assert self.scheduler.cache.allocator.num_free == self.pool.num_blocks
+        for record in self.records:
+            assert record.free_blocks + record.cached_blocks + record.used_blocks == self.pool.num_blocks
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_a_request_that_can_never_fit_is_refused() -> None:
+    """A01: a prompt longer than the pool used to wait at the head of the queue for ever, and everybody behind it."""
+    scheduler, _ = make_scheduler(num_blocks=8, block_size=4)
+    with pytest.raises(InvalidRequest, match="'a': prompt of 40 tokens and one more need 11 KV blocks of 4; the pool has 8"):
+        scheduler.add(make_sequence("a", [1] * 40, 44))
+    with pytest.raises(InvalidRequest, match="need 9 KV blocks"):
+        scheduler.add(make_sequence("a", [1] * 32, 44))  # the prompt fits; the token after it does not
+    scheduler.add(make_sequence("b", [2] * 4, 6))
+    drain(scheduler)
+    assert not scheduler.has_unfinished
+
+
+def test_a_prompt_is_admitted_whole_and_computed_once() -> None:
+    """A02: admitted on its next chunk, a long prompt ran out of blocks half-way, was thrown out, and began again, for ever."""
+    scheduler, records = make_scheduler(num_blocks=16, block_size=4, max_chunk_tokens=8)
+    scheduler.add(make_sequence("r1", [3] * 28, 40))
+    while scheduler.waiting or scheduler.running[0].num_uncomputed_tokens > 1:
+        step(scheduler)
+    scheduler.add(make_sequence("r2", [5] * 48, 50))
+    drain(scheduler)
+    computed = sum(s.num_tokens for r in records for s in r.scheduled if s.request_id == "r2" and not s.sampled)
+    last_chunk = next(s.num_tokens for r in records for s in r.scheduled if s.request_id == "r2" and s.sampled)
+    assert computed + last_chunk == 48
+    assert scheduler.num_preemptions == 0
+
+
+def test_a_sequence_alone_never_preempts_itself() -> None:
+    """A03: the only sequence could not grow, threw itself out, and came back to the same wall. It ends where the pool ends."""
+    scheduler, records = make_scheduler(num_blocks=2, block_size=4)
+    sequence = make_sequence("a", [9] * 7, 8)
+    sequence.length_reason = FinishReason.KV_EXHAUSTED
+    scheduler.add(sequence)
+    drain(scheduler)
+    assert len(sequence.token_ids) == 8
+    assert sequence.finish_reason is FinishReason.KV_EXHAUSTED or sequence.token_ids[-1] == EOS
+    assert scheduler.num_preemptions == 0
+    assert all(record.scheduled for record in records)
+
+
+def test_the_youngest_yields_and_keeps_its_tokens() -> None:
+    """Two grow in a pool for one and a half: the younger goes back to the front of the queue, with its sampled tokens."""
+    scheduler, records = make_scheduler(num_blocks=6, block_size=4, watermark_blocks=0)
+    old, young = make_sequence("old", [1] * 11, 24), make_sequence("young", [2] * 11, 24)
+    old.stop_token_ids = young.stop_token_ids = frozenset()
+    scheduler.add(old)
+    scheduler.add(young)
+    scheduler.add(make_sequence("late", [3] * 4, 6))
+    while not young.num_preemptions:
+        step(scheduler)
+    assert (old.num_preemptions, young.num_computed_tokens, young.block_table) == (0, 0, [])
+    assert len(young.token_ids) > young.num_prompt_tokens
+    assert scheduler.waiting[0] is young  # before "late", which came after it
+    drain(scheduler)
+    assert [s.token_ids[11:] for s in (old, young)] == [_continue([1] * 11, 13), _continue([2] * 11, 13)]
+    assert [name for record in records for name in record.preempted].count("young") == young.num_preemptions
+
+
+def _continue(prompt: list[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(oracle(tokens))
+    return tokens[len(prompt) :]
+
+
+def test_the_watermark_never_stops_an_empty_engine() -> None:
+    scheduler, _ = make_scheduler(num_blocks=3, block_size=4, watermark_blocks=50)
+    scheduler.add(make_sequence("a", [1] * 8, 12))
+    scheduler.add(make_sequence("b", [2] * 2, 4))
+    assert [s.sequence.request_id for s in step(scheduler).scheduled] == ["a"]
+    drain(scheduler)
+
+
+def test_an_idle_step_is_counted_and_does_nothing() -> None:
+    scheduler, records = make_scheduler()
+    assert step(scheduler).scheduled == ()
+    assert (scheduler.num_empty_steps, records[0].idle_reason) == (1, "nothing to do")
+
+
+def test_tokens_behind_a_stop_are_cut() -> None:
+    """Several tokens may come at once (an accepted draft): the one that ends the request is the last."""
+    scheduler, records = make_scheduler()
+    sequence = make_sequence("a", [1, 2], 12)
+    scheduler.add(sequence)
+    output = scheduler.schedule()
+    tokens = [7, EOS, 9, 9]
+    assert scheduler.update(output, [tokens]) == [sequence]
+    assert (sequence.output_token_ids, tokens) == ([7, EOS], [7, EOS])
+    assert sequence.finish_reason is FinishReason.STOP
+    assert records[0].scheduled[0].sampled == (7, EOS)
+    scheduler.check()
+
+
+def test_an_abort_while_the_step_is_computed_drops_its_tokens() -> None:
+    scheduler, _ = make_scheduler()
+    scheduler.add(make_sequence("a", [1, 2], 12))
+    scheduler.add(make_sequence("b", [3, 4], 4))
+    output = scheduler.schedule()
+    scheduler.abort("a")
+    scheduler.update(output, execute(output))
+    scheduler.check()
+    drain(scheduler)
+    assert scheduler.cache.allocator.num_free == 8
