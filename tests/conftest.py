@@ -34,3 +34,13 @@ def smollm2_hf_tokenizer() -> Any:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
     )
     return tokenizer
+
+
+@pytest.fixture(scope="session")
+def smollm2_hf_model() -> Any:
+    """SmolLM2 in transformers, float32, expanded from the same GGUF file by transformers' own conversion."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = zoo.model_path("smollm2")
+    return AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32).eval()

@@ -25,7 +25,9 @@ def ids(values: object) -> np.ndarray:
     return np.asarray(values, np.int64)
 
 
-def paged_batch(rng: np.random.Generator, queries: list[int], contexts: list[int], block_size: int, num_blocks: int) -> ForwardBatch:
+def paged_batch(
+    rng: np.random.Generator, queries: list[int], contexts: list[int], block_size: int, num_blocks: int
+) -> ForwardBatch:
     """A ragged batch: sequence s asks its last queries[s] positions of contexts[s]; its blocks are scattered over the pool."""
     order = list(rng.permutation(num_blocks))
     tables = [[order.pop() for _ in range(-(-context // block_size))] for context in contexts]
@@ -79,7 +81,9 @@ class Answer:
     logits: tuple[bytes, ...]
 
 
-def random_requests(rng: np.random.Generator, vocab_size: int, most: int = 5, longest: int = 40, max_new: int = 8) -> list[Request]:
+def random_requests(
+    rng: np.random.Generator, vocab_size: int, most: int = 5, longest: int = 40, max_new: int = 8
+) -> list[Request]:
     """A few requests, greedy and seeded; some share a prefix."""
     shared = tuple(map(int, rng.integers(0, vocab_size, longest)))
     requests = []
@@ -104,7 +108,7 @@ def run_engine(
     arrivals: list[int] | None = None,
     max_steps: int = 100_000,
 ) -> tuple[list[Answer], list[StepRecord]]:
-    """Run requests (request i joins before step arrivals[i]), checking every book after every step; at the end nothing is held."""
+    """Run requests (i joins before step arrivals[i]), checking all books after every step; at the end nothing is held."""
     recorder = RecordingModel(model)
     records: list[StepRecord] = []
     engine = LLMEngine(recorder, EngineConfig(cache=cache, scheduler=scheduler), records.append)  # type: ignore[arg-type]
@@ -131,9 +135,7 @@ def run_engine(
                 reasons[out.request_id] = out.finish_reason
     assert not engine.has_unfinished, f"the engine did not finish within {max_steps} steps"
     assert engine.cache.allocator.num_free == cache.num_blocks, "blocks leaked"
-    answers = [
-        Answer(tuple(tokens[k]), "".join(texts[k]), reasons[k], tuple(logits[k])) for k in map(str, range(len(requests)))
-    ]
+    answers = [Answer(tuple(tokens[k]), "".join(texts[k]), reasons[k], tuple(logits[k])) for k in map(str, range(len(requests)))]
     return answers, records
 
 

@@ -17,7 +17,9 @@ from labcore.model.weights import WEIGHT_FORMS, load_model
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="one or more prompts, completed in one batch")
     parser.add_argument("--model", default="smollm2", help="a model's name or a path (default: smollm2)")
-    parser.add_argument("--weights", choices=WEIGHT_FORMS, default="packed", help="keep the file's block formats, or expand them to float32")
+    parser.add_argument(
+        "--weights", choices=WEIGHT_FORMS, default="packed", help="keep the file's block formats, or expand them to float32"
+    )
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (default)")
     parser.add_argument("--top-k", type=int, default=0, help="0 = all (default)")
@@ -70,4 +72,6 @@ def run(args: argparse.Namespace) -> dict[str, Any] | int:
 
 def _print(prompt: object, text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
-    print(f"{prompt}{text}".encode(encoding, "replace").decode(encoding))  # a terminal may lack a character; the run has not failed
+    print(
+        f"{prompt}{text}".encode(encoding, "replace").decode(encoding)
+    )  # a terminal may lack a character; the run has not failed

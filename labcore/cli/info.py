@@ -15,7 +15,18 @@ from labcore.kernels.native import runnable_isas
 from labcore.kernels.registry import backend_statuses
 from labcore.loaders import zoo
 
-_PACKAGES = ("labcore", "numpy", "torch", "triton", "tokenizers", "transformers", "jupyterlab", "jupyter-book", "nbval", "papermill")
+_PACKAGES = (
+    "labcore",
+    "numpy",
+    "torch",
+    "triton",
+    "tokenizers",
+    "transformers",
+    "jupyterlab",
+    "jupyter-book",
+    "nbval",
+    "papermill",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 COMMANDS = {
     "up": "set up the laboratory and start it: JupyterLab and the rendered book",
@@ -36,6 +37,15 @@ def _help() -> str:
 def _fail(message: str) -> int:
     print("labcore: %s" % message, file=sys.stderr)
     return 2
+
+
+class _BadArguments(Exception):
+    """What argparse has to say, in one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:  # argparse would print its usage too, and leave
+        raise _BadArguments(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,12 +73,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         cure = "run `python3 -m labcore up` once, then use .venv/bin/labcore"
         return _fail("%s needs the package %r, which this Python lacks: %s" % (name, package, cure))
-    parser = argparse.ArgumentParser(prog="labcore " + name, description=command.__doc__)
+    parser = _Parser(prog="labcore " + name, description=command.__doc__)
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     if getattr(command, "JSON", True):
         parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
-    return _run(command, parser.parse_args(argv))
+    try:
+        args = parser.parse_args(argv)
+    except _BadArguments as error:
+        return _fail("%s (`labcore %s --help` tells its options)" % (error, name))
+    return _run(command, args)
 
 
 def _run(command: ModuleType, args: argparse.Namespace) -> int:

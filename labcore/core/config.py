@@ -1,7 +1,7 @@
 """Frozen configurations, composed. Derived values are properties; presets are class methods.
 
-    >>> ModelConfig.lab().kv_bytes_per_token()   # 2 (K and V) x 4 layers x 2 heads x 32 x 4 bytes
-    2048
+>>> ModelConfig.lab().kv_bytes_per_token()   # 2 (K and V) x 4 layers x 2 heads x 32 x 4 bytes
+2048
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from labcore.core.errors import InvalidConfig
+
+MAX_MODEL_LEN = 1 << 20
+_MODEL_SIZES = "vocab_size hidden_size intermediate_size num_layers num_heads num_kv_heads head_dim max_model_len".split()
 
 
 def _at_least(least: int, config: object, *names: str) -> None:
@@ -38,12 +41,13 @@ class ModelConfig:
     rms_norm_eps: float
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
-                  "head_dim", "max_model_len")
+        _at_least(1, self, *_MODEL_SIZES)
         if self.num_heads % self.num_kv_heads:
             raise InvalidConfig(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_dim % 2:
             raise InvalidConfig(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
+        if self.max_model_len > MAX_MODEL_LEN:  # a damaged file may say anything; the rope tables have a row per position
+            raise InvalidConfig(f"max_model_len is {self.max_model_len}; expected at most {MAX_MODEL_LEN}")
         if not 0 < self.rope_theta < float("inf"):
             raise InvalidConfig(f"rope_theta is {self.rope_theta}; expected a positive number")
         if not 0 < self.rms_norm_eps < 1:
@@ -71,8 +75,19 @@ class ModelConfig:
     @classmethod
     def lab(cls) -> ModelConfig:
         """The lab model: small, seeded, random; every equivalence is proved on it."""
-        return cls(name="lab", vocab_size=1024, hidden_size=256, intermediate_size=768, num_layers=4, num_heads=8,
-                   num_kv_heads=2, head_dim=32, max_model_len=2048, rope_theta=10000.0, rms_norm_eps=1e-5)
+        return cls(
+            name="lab",
+            vocab_size=1024,
+            hidden_size=256,
+            intermediate_size=768,
+            num_layers=4,
+            num_heads=8,
+            num_kv_heads=2,
+            head_dim=32,
+            max_model_len=2048,
+            rope_theta=10000.0,
+            rms_norm_eps=1e-5,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

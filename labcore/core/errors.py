@@ -1,9 +1,9 @@
 """One small tree of errors. A message says what was got, what was expected, and what to do.
 
-    >>> raise InvalidRequest("max_tokens is 0; expected 1 or more")
-    Traceback (most recent call last):
-    ...
-    labcore.core.errors.InvalidRequest: max_tokens is 0; expected 1 or more
+>>> raise InvalidRequest("max_tokens is 0; expected 1 or more")
+Traceback (most recent call last):
+...
+labcore.core.errors.InvalidRequest: max_tokens is 0; expected 1 or more
 """
 
 

@@ -1,8 +1,8 @@
 """What one engine step did, as one frozen record: the stream that plots, replays, metrics and liveness tests read.
 
-    >>> record = StepRecord(step=0, scheduled=(), waiting=0, running=0, free_blocks=8, cached_blocks=0, used_blocks=0)
-    >>> record.num_tokens
-    0
+>>> record = StepRecord(step=0, scheduled=(), waiting=0, running=0, free_blocks=8, cached_blocks=0, used_blocks=0)
+>>> record.num_tokens
+0
 """
 
 from __future__ import annotations

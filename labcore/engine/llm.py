@@ -1,8 +1,8 @@
 """The short way in: prompts to texts in one call.
 
-    >>> llm = LLM("smollm2")
-    >>> llm.generate("The capital of France is", SamplingParams(max_tokens=8, temperature=0.0))[0].text
-    ' Paris...'
+>>> llm = LLM("smollm2")
+>>> llm.generate("The capital of France is", SamplingParams(max_tokens=8, temperature=0.0))[0].text
+' Paris...'
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class LLM:
         self._ids = (f"request-{i}" for i in count())
         self._inbox: dict[str, deque[RequestOutput]] = {}  # what `step` brought a request that has not been read yet
 
-    def generate(self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None) -> list[Completion]:
+    def generate(
+        self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None
+    ) -> list[Completion]:
         """Complete prompts together, in one batch; answers in the order of the prompts.
 
         prompts: one prompt or a list of them; a prompt is a text or a list of token ids. params: one for all, or one each.
@@ -62,7 +64,9 @@ class LLM:
         many = _as_list(prompts)
         each = params if isinstance(params, list) else [params or SamplingParams()] * len(many)
         if len(each) != len(many):
-            raise InvalidRequest(f"{len(many)} prompts came with {len(each)} sampling parameters; expected one for all, or one each")
+            raise InvalidRequest(
+                f"{len(many)} prompts came with {len(each)} sampling parameters; expected one for all, or one each"
+            )
         ids = [next(self._ids) for _ in many]
         try:
             lengths = [self._add(*request) for request in zip(ids, many, each, strict=True)]
@@ -118,5 +122,5 @@ def _completion(prompt: Prompt, num_prompt_tokens: int, outputs: list[RequestOut
 
 def _as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
+        return [prompts]
     return list(prompts)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
 """The engine: requests go in, each step moves all of them, outputs come out. A step is three verbs on one screen.
 
-    >>> engine = LLMEngine(load_model("lab"))
-    >>> engine.add_request("a", "hello", SamplingParams(max_tokens=3, temperature=0.0))
-    >>> while engine.has_unfinished:
-    ...     outputs = engine.step()
+>>> engine = LLMEngine(load_model("lab"))
+>>> engine.add_request("a", "hello", SamplingParams(max_tokens=3, temperature=0.0))
+>>> while engine.has_unfinished:
+...     outputs = engine.step()
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LLMEngine:
         return self.scheduler.has_unfinished
 
     def add_request(self, request_id: str, prompt: str | list[int], params: SamplingParams | None = None) -> int:
-        """Queue a prompt (text, or token ids); returns its length in tokens. Raises InvalidRequest, and then nothing has changed."""
+        """Queue a prompt (text, or token ids); returns its length in tokens. Raises InvalidRequest, having changed nothing."""
         if request_id in self._requests:
             raise InvalidRequest(f"request id {request_id!r} is in use; wait until it has finished, or choose another")
         sequence = self._sequence(request_id, self._prompt_ids(request_id, prompt), params or SamplingParams())
@@ -112,7 +112,8 @@ class LLMEngine:
         config = self.model.config
         if len(ids) + 1 > config.max_model_len:
             raise InvalidRequest(
-                f"request {request_id!r}: prompt of {len(ids)} tokens and one more exceed the model's context of {config.max_model_len}"
+                f"request {request_id!r}: prompt of {len(ids)} tokens and one more exceed "
+                f"the model's context of {config.max_model_len}"
             )
         if bad := [token for token in params.stop_token_ids if token >= config.vocab_size]:
             raise InvalidRequest(f"request {request_id!r}: stop token {bad[0]} is outside the vocabulary of {config.vocab_size}")
@@ -125,7 +126,8 @@ class LLMEngine:
             params=params,
             # one request's stream must not be another's shifted by one: neighbouring seeds are unrelated keys
             seed=params.seed if params.seed is not None else (self.config.seed << 32 ^ self._num_added) & (2**64 - 1),
-            stop_token_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.model.tokenizer.eos_token_ids),
+            stop_token_ids=frozenset(params.stop_token_ids)
+            | (frozenset() if params.ignore_eos else self.model.tokenizer.eos_token_ids),
             max_length=min(wanted, room),
             length_reason=FinishReason.LENGTH if wanted <= room else FinishReason.KV_EXHAUSTED,
         )

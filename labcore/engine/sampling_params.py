@@ -1,7 +1,7 @@
 """What a request asks for, checked when it is made.
 
-    >>> SamplingParams(temperature=0.0, max_tokens=4).greedy
-    True
+>>> SamplingParams(temperature=0.0, max_tokens=4).greedy
+True
 """
 
 from __future__ import annotations

@@ -49,7 +49,9 @@ class SchedulerOutput:
 class Scheduler:
     """First come, first served. `schedule` plans a step, `update` books what it computed."""
 
-    def __init__(self, config: SchedulerConfig, cache: PagedCache, observer: Callable[[StepRecord], None] = lambda record: None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, cache: PagedCache, observer: Callable[[StepRecord], None] = lambda record: None
+    ) -> None:
         """observer: called with the record of each step, after its books are closed."""
         self.config = config
         self.cache = cache
@@ -69,8 +71,8 @@ class Scheduler:
         needed = self.cache.blocks_for(sequence.num_prompt_tokens + 1)
         if needed > self.cache.allocator.num_blocks:
             raise InvalidRequest(
-                f"request {sequence.request_id!r}: prompt of {sequence.num_prompt_tokens} tokens and one more need {needed} KV blocks "
-                f"of {self.cache.block_size}; the pool has {self.cache.allocator.num_blocks}"
+                f"request {sequence.request_id!r}: prompt of {sequence.num_prompt_tokens} tokens and one more need "
+                f"{needed} KV blocks of {self.cache.block_size}; the pool has {self.cache.allocator.num_blocks}"
             )
         self.waiting.append(sequence)
 
@@ -137,12 +139,16 @@ class Scheduler:
 
     def check(self) -> None:
         """The books balance between steps: queues, statuses, tables, pool. Raises AssertionError."""
-        assert all(s.status is SequenceStatus.WAITING and not s.block_table for s in self.waiting), "a waiting sequence holds blocks"
+        assert all(s.status is SequenceStatus.WAITING and not s.block_table for s in self.waiting), (
+            "a waiting sequence holds blocks"
+        )
         assert all(s.status is SequenceStatus.RUNNING for s in self.running), "a sequence in running is not running"
         assert len(self.running) <= self.config.max_num_seqs, "more sequences run than allowed"
         for s in self.running:
             assert 0 <= s.num_computed_tokens <= len(s.token_ids) <= s.max_length, f"{s.request_id}: counters out of order"
-            assert len(s.block_table) >= self.cache.blocks_for(s.num_computed_tokens), f"{s.request_id}: computed tokens without a block"
+            assert len(s.block_table) >= self.cache.blocks_for(s.num_computed_tokens), (
+                f"{s.request_id}: computed tokens without a block"
+            )
         self.cache.check([s.block_table for s in self.running])
 
     def _reserve(self, sequence: Sequence, num_tokens: int, preempted: list[Sequence]) -> bool:

@@ -22,7 +22,7 @@ from labcore.kernels.api import ForwardBatch, SourceWeight
 from labcore.quant.quantized_tensor import QuantizedTensor
 
 try:
-    from labcore.kernels import _nanobind
+    import labcore.kernels._nanobind as _nanobind
 
     _WHY_NOT = ""
 except ImportError as error:

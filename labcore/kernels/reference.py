@@ -112,5 +112,5 @@ def _attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray, positions: np.n
 
 
 def _check_ids(what: str, ids: np.ndarray, limit: int) -> None:
-    if len(ids) and not (0 <= ids.min() and ids.max() < limit):
+    if len(ids) and not (ids.min() >= 0 and ids.max() < limit):
         raise ValueError(f"{what} out of range: got {ids.min()} to {ids.max()}, expected [0, {limit})")

@@ -1,8 +1,8 @@
 """Which backends there are, which of them this machine can run, and why not the others.
 
-    >>> get_backend("numpy").name
-    'numpy'
-    >>> [(s.name, s.available, s.reason) for s in backend_statuses()]   # doctest: +SKIP
+>>> get_backend("numpy").name
+'numpy'
+>>> [(s.name, s.available, s.reason) for s in backend_statuses()]   # doctest: +SKIP
 """
 
 from __future__ import annotations

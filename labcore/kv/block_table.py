@@ -1,9 +1,9 @@
 """Where a sequence's tokens lie: position p is in slot p % block_size of block table[p // block_size].
 
-    >>> blocks_for(17, block_size=16)
-    2
-    >>> slots([7, 3], range(15, 18), block_size=16)    # block 7 slot 15, block 3 slots 0 and 1
-    [127, 48, 49]
+>>> blocks_for(17, block_size=16)
+2
+>>> slots([7, 3], range(15, 18), block_size=16)    # block 7 slot 15, block 3 slots 0 and 1
+[127, 48, 49]
 """
 
 from __future__ import annotations

@@ -144,13 +144,14 @@ class Environment:
         """Run one command that must succeed. Raises SetupFailed with one line of advice, the output's end on stderr."""
         code, text = self.run(title, argv)
         if code:
-            print(*text.splitlines()[-20:], sep="\n", file=sys.stderr)
+            plain = re.sub(r'(?m)^ +File ".*\n( {4,}.*\n)*', "", text)  # a traceback's frames say nothing to the one who sets up
+            print(*plain.splitlines()[-20:], sep="\n", file=sys.stderr)
             raise SetupFailed(f"{title} failed (exit code {code}): {advise(text)}. All of it: {self.log.relative_to(self.root)}")
 
     def _logged(self, offset: int) -> str:
         with open(self.log, "rb") as log:
             log.seek(offset)
-            return log.read().decode(errors="replace")
+            return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log.read().decode(errors="replace"))  # colours
 
     @staticmethod
     def _progress(title: str, seconds: float, text: str, live: bool) -> None:
@@ -234,7 +235,7 @@ class Environment:
         place = (version, str(self.root))  # another Python or a moved folder: what was installed is not found any more
         wanted = {
             "requirements": fingerprint(self.root, ["requirements.txt"], place),
-            "build": fingerprint(self.root, ["requirements.txt", "pyproject.toml", "cpp"], place, compiler_here),
+            "build": fingerprint(self.root, ["requirements.txt", "pyproject.toml", "cpp"], place),
             "compiler": compiler_here,
         }
         try:

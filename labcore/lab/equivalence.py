@@ -1,9 +1,9 @@
 """Run requests through an engine and keep every row of logits, to compare two ways of running the same requests.
 
-    >>> model = load_model("lab")
-    >>> requests = {"a": ("hello", SamplingParams(max_tokens=4)), "b": ("good morning", SamplingParams(max_tokens=4))}
-    >>> largest_difference(run(model, requests), run_alone(model, requests))
-    0.0
+>>> model = load_model("lab")
+>>> requests = {"a": ("hello", SamplingParams(max_tokens=4)), "b": ("good morning", SamplingParams(max_tokens=4))}
+>>> largest_difference(run(model, requests), run_alone(model, requests))
+0.0
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A scheduler without a model: an oracle says the tokens, so that only the bookkeeping is left to watch.
 
-    >>> scheduler, records = scheduler_of(num_blocks=8, block_size=4)
-    >>> scheduler.add(sequence("a", num_prompt_tokens=5, max_tokens=3))
-    >>> drive(scheduler)
-    3
-    >>> records[-1].finished
-    ('a',)
+>>> scheduler, records = scheduler_of(num_blocks=8, block_size=4)
+>>> scheduler.add(sequence("a", num_prompt_tokens=5, max_tokens=3))
+>>> drive(scheduler)
+3
+>>> records[-1].finished
+('a',)
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from labcore.kv.paged_cache import PagedCache
 TOKEN = 1  # what the oracle always says
 
 
-def scheduler_of(num_blocks: int, block_size: int, kind: type[Scheduler] = Scheduler, **limits: int) -> tuple[Scheduler, list[StepRecord]]:
+def scheduler_of(
+    num_blocks: int, block_size: int, kind: type[Scheduler] = Scheduler, **limits: int
+) -> tuple[Scheduler, list[StepRecord]]:
     """A scheduler over an empty pool, and the list that its step records go to. limits: fields of SchedulerConfig."""
     records: list[StepRecord] = []
     cache = PagedCache(CacheConfig(num_blocks=num_blocks, block_size=block_size))

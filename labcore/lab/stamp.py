@@ -1,9 +1,9 @@
 """Times in the book: shown with the machine they were taken on, and never a reason to fail.
 
-    >>> with stopwatch() as watch:
-    ...     sum(range(1000))
-    >>> report_ratio("a decode step", watch.seconds, floor=0.005)    # doctest: +SKIP
-    a decode step: 9.8 ms, floor 5.0 ms, 2.0 times the floor
+>>> with stopwatch() as watch:
+...     sum(range(1000))
+>>> report_ratio("a decode step", watch.seconds, floor=0.005)    # doctest: +SKIP
+a decode step: 9.8 ms, floor 5.0 ms, 2.0 times the floor
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A table that a notebook shows: HTML in JupyterLab and in the page, aligned text everywhere else.
 
-    >>> Table(["request", "tokens"], [["a", 5], ["b", 12]])
-    request  tokens
-    a             5
-    b            12
+>>> Table(["request", "tokens"], [["a", 5], ["b", 12]])
+request  tokens
+a             5
+b            12
 """
 
 from __future__ import annotations

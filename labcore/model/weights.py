@@ -1,7 +1,7 @@
 """From a checkpoint to a model on a backend.
 
-    >>> model = load_model("lab")
-    >>> model = load_model("smollm2", weights="f32", backend="numpy")
+>>> model = load_model("lab")
+>>> model = load_model("smollm2", weights="f32", backend="numpy")
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from labcore.core.errors import InvalidConfig
     ("field", "value"),
     [
         ("num_layers", 0), ("hidden_size", -1), ("vocab_size", 1.5), ("num_heads", True), ("num_kv_heads", 3), ("head_dim", 7),
-        ("rope_theta", float("nan")), ("rope_theta", 0.0), ("rms_norm_eps", float("nan")), ("rms_norm_eps", 1.0),
+        ("max_model_len", 1 << 32), ("rope_theta", float("nan")), ("rope_theta", 0.0),
+        ("rms_norm_eps", float("nan")), ("rms_norm_eps", 1.0),
     ],
 )  # fmt: skip
 def test_model_config_names_the_bad_field(field: str, value: object) -> None:
@@ -28,7 +29,9 @@ def test_cache_config_names_the_bad_field(fields: dict[str, object]) -> None:
         CacheConfig(**fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("fields", [{"max_num_seqs": 0}, {"max_num_batched_tokens": 0}, {"max_chunk_tokens": 0}, {"watermark_blocks": -1}])
+@pytest.mark.parametrize(
+    "fields", [{"max_num_seqs": 0}, {"max_num_batched_tokens": 0}, {"max_chunk_tokens": 0}, {"watermark_blocks": -1}]
+)
 def test_scheduler_config_names_the_bad_field(fields: dict[str, int]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(fields))):
         SchedulerConfig(**fields)

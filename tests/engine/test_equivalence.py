@@ -67,7 +67,10 @@ def test_chunked_equals_one_shot(exact_lab_model: LlamaModel, chunk: int | None)
     rng = np.random.default_rng(7)
     request = Request(tuple(map(int, rng.integers(0, 1024, 150))), SamplingParams(max_tokens=4, temperature=0.0))
     answers, records = run_engine(
-        exact_lab_model, [request], cache=CacheConfig(block_size=16, num_blocks=10), scheduler=SchedulerConfig(max_chunk_tokens=chunk)
+        exact_lab_model,
+        [request],
+        cache=CacheConfig(block_size=16, num_blocks=10),
+        scheduler=SchedulerConfig(max_chunk_tokens=chunk),
     )
     assert answers == [alone(exact_lab_model, request)]
     assert len(records) == -(-150 // (chunk or 150)) + 3  # a step per chunk; the last of them gives the first of 4 tokens
@@ -77,7 +80,9 @@ def test_preempted_equals_never_preempted(exact_lab_model: LlamaModel) -> None:
     """Four requests grow in a pool that holds two of them: sequences are thrown out, come back, and say the same."""
     rng = np.random.default_rng(3)
     requests = [
-        Request(tuple(map(int, rng.integers(0, 1024, 12))), SamplingParams(max_tokens=12, temperature=0.9, seed=i, ignore_eos=True))
+        Request(
+            tuple(map(int, rng.integers(0, 1024, 12))), SamplingParams(max_tokens=12, temperature=0.9, seed=i, ignore_eos=True)
+        )
         for i in range(4)
     ]
     answers, records = run_engine(

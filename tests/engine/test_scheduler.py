@@ -39,7 +39,9 @@ def expected(prompt: list[int], max_length: int) -> list[int]:
 
 def make_scheduler(num_blocks: int = 8, block_size: int = 4, **limits: int) -> tuple[Scheduler, list[StepRecord]]:
     records: list[StepRecord] = []
-    return Scheduler(SchedulerConfig(**limits), PagedCache(CacheConfig(block_size=block_size, num_blocks=num_blocks)), records.append), records
+    return Scheduler(
+        SchedulerConfig(**limits), PagedCache(CacheConfig(block_size=block_size, num_blocks=num_blocks)), records.append
+    ), records
 
 
 def make_sequence(name: str, prompt: list[int], max_length: int) -> Sequence:
@@ -81,7 +83,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def start(self, block_size: int, num_blocks: int, budget: int, seqs: int, chunk: int | None, watermark: int) -> None:
         self.records: list[StepRecord] = []
         self.pool = CacheConfig(block_size=block_size, num_blocks=num_blocks)
-        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs, max_chunk_tokens=chunk, watermark_blocks=watermark)
+        config = SchedulerConfig(
+            max_num_batched_tokens=budget, max_num_seqs=seqs, max_chunk_tokens=chunk, watermark_blocks=watermark
+        )
         self.scheduler = Scheduler(config, PagedCache(self.pool), self.records.append)
         self.alive: dict[str, Sequence] = {}
         self.prompts: dict[str, list[int]] = {}

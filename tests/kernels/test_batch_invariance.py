@@ -17,7 +17,9 @@ def test_rows_are_independent_of_their_batch(name: str, rows: int, columns: int,
     backend = exact_backends()[name]
     rng = np.random.default_rng(columns)
     x = rng.standard_normal((rows, columns), dtype=np.float32)
-    prepared = backend.prepare({"w": rng.standard_normal((outputs, columns), dtype=np.float32), "n": rng.standard_normal(columns)})
+    prepared = backend.prepare(
+        {"w": rng.standard_normal((outputs, columns), dtype=np.float32), "n": rng.standard_normal(columns)}
+    )
     together = backend.linear(x, prepared["w"]), backend.rms_norm(x, prepared["n"], 1e-5), backend.silu_and_mul(x, x)
     for start, stop in [(0, 1), (rows - 1, rows), (rows // 3, rows // 2 + 1)]:
         part = np.ascontiguousarray(x[start:stop])
@@ -117,7 +119,9 @@ def test_ids_outside_are_refused_and_not_followed(bad: np.ndarray) -> None:
     with pytest.raises(ValueError, match="position"):
         backend.rope(np.ones((1, 2, 8), np.float32), bad, tables, tables)
     with pytest.raises(ValueError, match="slot"):
-        backend.store_kv(np.ones((1, 1, 8), np.float32), np.ones((1, 1, 8), np.float32), np.ones((2, 1, 1, 4, 8), np.float32), bad)
+        backend.store_kv(
+            np.ones((1, 1, 8), np.float32), np.ones((1, 1, 8), np.float32), np.ones((2, 1, 1, 4, 8), np.float32), bad
+        )
 
 
 def test_bindings_never_copy() -> None:

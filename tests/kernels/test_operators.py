@@ -25,7 +25,9 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.abs(got.astype(np.float64) - want).max() / max(np.abs(want).max(), 1e-30))
 
 
-def both(backend: Backend, operator: str, *args: object, weights: dict[str, np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray]:
+def both(
+    backend: Backend, operator: str, *args: object, weights: dict[str, np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """The operator on the backend in its own precision, and on the oracle in float64; `weights` are prepared by each."""
     mine = [*args, *backend.prepare(weights or {}).values()]
     wide = [a.astype(np.float64) if isinstance(a, np.ndarray) and a.dtype == np.float32 else a for a in args]
@@ -116,7 +118,9 @@ def test_the_oracle_agrees_with_torch() -> None:
     """What the others are tested against is tested against code that is not ours."""
     rng = np.random.default_rng(0)
     x, y, w = (torch.from_numpy(rng.standard_normal((5, 24))) for _ in range(3))
-    assert np.allclose(ORACLE.rms_norm(x.numpy(), w[0].numpy(), EPS), torch.nn.functional.rms_norm(x, (24,), w[0], EPS), atol=1e-14)
+    assert np.allclose(
+        ORACLE.rms_norm(x.numpy(), w[0].numpy(), EPS), torch.nn.functional.rms_norm(x, (24,), w[0], EPS), atol=1e-14
+    )
     assert np.allclose(ORACLE.silu_and_mul(x.numpy(), y.numpy()), torch.nn.functional.silu(x) * y, atol=1e-14)
     assert np.allclose(ORACLE.linear(x.numpy(), w.numpy()), torch.nn.functional.linear(x, w), atol=1e-13)
     batch = paged_batch(rng, [20], [20], 4, 7)

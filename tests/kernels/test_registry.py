@@ -32,14 +32,16 @@ def test_without_kernels_the_reason_is_told_and_numpy_is_the_default(monkeypatch
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_environment_forces_an_instruction_set(isa: str) -> None:
     code = "from labcore.kernels.registry import get_backend; print(get_backend('native').isa)"
-    run = subprocess.run([sys.executable, "-c", code], env={**os.environ, "LABCORE_ISA": isa}, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "LABCORE_ISA": isa}, capture_output=True, text=True, check=True
+    )
     assert run.stdout.strip() == isa
 
 
 @pytest.mark.skipif(not ISAS, reason="the native kernels are not built (no C++ compiler)")
 def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABCORE_ISA", "avx9000")
-    with pytest.raises(BackendUnavailable, match="'avx9000' is not one this machine runs: .*plain"):
+    with pytest.raises(BackendUnavailable, match=r"'avx9000' is not one this machine runs: .*plain"):
         get_backend("native")
 
 

@@ -19,7 +19,7 @@ constexpr int ROWS = 6, PANELS = 4;  // 24 accumulators + 4 weights + 1 x of 32 
 #elif defined(LAB_ISA_AVX2)
 constexpr int ROWS = 2, PANELS = 2;  // 8 accumulators + 4 + 1 of 16
 #else
-constexpr int ROWS = 1, PANELS = 1;  // 16 floats are 4 registers of 4 already
+constexpr int ROWS = 2, PANELS = 1;  // 8 accumulators + 4 + 1 of 16
 #endif
 
 static void expand_panel(float* out, const Matrix& w, const uint8_t* data) {

@@ -101,40 +101,71 @@ static inline void from_nibbles(const uint8_t* p, vec& low, vec& high) {
     high = {_mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4)), _mm256_cvtepi32_ps(_mm256_srli_epi32(y, 4))};
 }
 
-#else  // plain: sixteen floats and loops of sixteen, which compilers turn into whatever the machine has
+#else  // plain: four times four floats, which compilers turn into whatever the machine has
 
-struct vec {
-    float v[LANES];
+#if defined(__GNUC__)
+typedef float quad __attribute__((vector_size(16)));
+#else
+struct quad {
+    float v[4];
 };
-#define LAB_EACH for (int i = 0; i < LANES; i++)
-static inline vec set1(float x) { vec r; LAB_EACH r.v[i] = x; return r; }
-static inline vec load(const float* p) { vec r; LAB_EACH r.v[i] = p[i]; return r; }
-static inline vec load_n(const float* p, int64_t n) { vec r; LAB_EACH r.v[i] = i < n ? p[i] : 0.0f; return r; }
-static inline void store(float* p, vec a) { LAB_EACH p[i] = a.v[i]; }
-static inline void store_n(float* p, vec a, int64_t n) { for (int i = 0; i < n; i++) p[i] = a.v[i]; }
-static inline vec operator+(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] + b.v[i]; return r; }
-static inline vec operator-(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] - b.v[i]; return r; }
-static inline vec operator*(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] * b.v[i]; return r; }
-static inline vec operator/(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] / b.v[i]; return r; }
-static inline vec max(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return r; }
-static inline vec min(vec a, vec b) { vec r; LAB_EACH r.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return r; }
-static inline vec fma(vec a, vec b, vec c) { vec r; LAB_EACH r.v[i] = a.v[i] * b.v[i] + c.v[i]; return r; }
-static inline vec zero_below(vec a, vec x, float least) { vec r; LAB_EACH r.v[i] = x.v[i] < least ? 0.0f : a.v[i]; return r; }
-static inline vec pow2_of(vec z, int32_t bias) {
-    vec r;
-    uint32_t bits[LANES];
-    memcpy(bits, z.v, sizeof bits);
-    LAB_EACH bits[i] = (bits[i] + (uint32_t)bias) << 23;
-    memcpy(r.v, bits, sizeof bits);
-    return r;
+#define LAB_QUAD(op) \
+    static inline quad operator op(quad x, quad y) { return {x.v[0] op y.v[0], x.v[1] op y.v[1], x.v[2] op y.v[2], x.v[3] op y.v[3]}; }
+LAB_QUAD(+) LAB_QUAD(-) LAB_QUAD(*) LAB_QUAD(/)
+#undef LAB_QUAD
+#endif
+struct vec {
+    quad a, b, c, d;
+};
+static inline quad load4(const float* p) { quad r; memcpy(&r, p, sizeof r); return r; }
+static inline vec load(const float* p) { return {load4(p), load4(p + 4), load4(p + 8), load4(p + 12)}; }
+static inline void store(float* p, vec x) {
+    memcpy(p, &x.a, sizeof x.a);
+    memcpy(p + 4, &x.b, sizeof x.b);
+    memcpy(p + 8, &x.c, sizeof x.c);
+    memcpy(p + 12, &x.d, sizeof x.d);
 }
-static inline vec from_i8(const int8_t* p) { vec r; LAB_EACH r.v[i] = (float)p[i]; return r; }
+static inline vec operator+(vec x, vec y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
+static inline vec operator-(vec x, vec y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
+static inline vec operator*(vec x, vec y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
+static inline vec operator/(vec x, vec y) { return {x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d}; }
+static inline vec fma(vec x, vec y, vec z) { return x * y + z; }  // apart: -ffp-contract=off
+// the rest lane by lane: r[i] of x[i] (and y[i])
+#define LAB_EACH(expression)                          \
+    float r[LANES];                                   \
+    for (int i = 0; i < LANES; i++) r[i] = expression; \
+    return load(r)
+#define LAB_EACH_OF_TWO(x, y, expression)    \
+    float p[LANES], q[LANES];                \
+    store(p, x);                             \
+    store(q, y);                             \
+    LAB_EACH(expression)
+static inline vec set1(float x) { LAB_EACH(x); }
+static inline vec load_n(const float* p, int64_t n) { LAB_EACH(i < n ? p[i] : 0.0f); }
+static inline void store_n(float* p, vec x, int64_t n) {
+    float r[LANES];
+    store(r, x);
+    for (int64_t i = 0; i < n; i++) p[i] = r[i];
+}
+static inline vec max(vec x, vec y) { LAB_EACH_OF_TWO(x, y, p[i] > q[i] ? p[i] : q[i]); }
+static inline vec min(vec x, vec y) { LAB_EACH_OF_TWO(x, y, p[i] < q[i] ? p[i] : q[i]); }
+static inline vec zero_below(vec x, vec y, float least) { LAB_EACH_OF_TWO(x, y, q[i] < least ? 0.0f : p[i]); }
+static inline float pow2_of(float z, int32_t bias) {
+    uint32_t bits;
+    memcpy(&bits, &z, 4);
+    bits = (bits + (uint32_t)bias) << 23;
+    memcpy(&z, &bits, 4);
+    return z;
+}
+static inline vec pow2_of(vec x, int32_t bias) { LAB_EACH_OF_TWO(x, x, pow2_of(q[i], bias)); }
+static inline vec from_i8(const int8_t* p) { LAB_EACH((float)p[i]); }
+static inline vec low_nibbles(const uint8_t* p) { LAB_EACH((float)(p[i] & 15)); }
+static inline vec high_nibbles(const uint8_t* p) { LAB_EACH((float)(p[i] >> 4)); }
 static inline void from_nibbles(const uint8_t* p, vec& low, vec& high) {
-    LAB_EACH {
-        low.v[i] = (float)(p[i] & 15);
-        high.v[i] = (float)(p[i] >> 4);
-    }
+    low = low_nibbles(p);
+    high = high_nibbles(p);
 }
+#undef LAB_EACH_OF_TWO
 #undef LAB_EACH
 
 #endif

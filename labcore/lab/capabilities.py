@@ -1,0 +1,89 @@
+"""What the laboratory can do, how real each thing is, and the test that shows it: one table, which the book prints.
+
+Tests hold it to the code: every symbol imports, every test exists.
+
+    >>> CAPABILITIES[0].symbol
+    'labcore.model.llama:LlamaModel'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+IMPLEMENTED = "Implemented"  # the real thing, run here
+MODELLED = "Modelled"  # a real algorithm on a simulated substrate
+REFERENCE = "Reference"  # real code whose machine is absent here: written for it, not run on it
+LEVELS = (IMPLEMENTED, MODELLED, REFERENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One row."""
+
+    area: str
+    name: str
+    level: str
+    symbol: str  # module:name
+    test: str  # as pytest takes it
+
+
+def _row(area: str, name: str, level: str, symbol: str, test: str) -> Capability:
+    return Capability(area, name, level, f"labcore.{symbol}", f"tests/{test}")
+
+
+_MODEL, _KERNELS, _MEMORY, _ENGINE, _LAB = "Model", "Kernels", "Memory", "Engine", "Laboratory"
+
+CAPABILITIES = (
+    _row(_MODEL, "Llama decoder (RMSNorm, RoPE, grouped-query attention, SwiGLU)", IMPLEMENTED,
+         "model.llama:LlamaModel", "model/test_llama.py::test_the_lab_model_equals_transformers_on_the_same_weights"),
+    _row(_MODEL, "SmolLM2-135M, a real model, from its GGUF file", IMPLEMENTED,
+         "model.weights:load_model", "model/test_smollm2.py::test_logits_match_transformers"),
+    _row(_MODEL, "GGUF reader; damaged files are refused by name", IMPLEMENTED,
+         "loaders.gguf:read_gguf", "loaders/test_gguf_damage.py::test_every_truncation"),
+    _row(_MODEL, "Byte-level BPE tokenizer", IMPLEMENTED,
+         "loaders.bpe:BPETokenizer", "loaders/test_bpe.py::test_any_text"),
+    _row(_MODEL, "Streaming in whole characters", IMPLEMENTED,
+         "loaders.tokenizer:IncrementalDecoder", "loaders/test_tokenizer.py::test_stream_of_any_bytes"),
+    _row(_MODEL, "Block formats Q4_1 and Q8_0", IMPLEMENTED,
+         "quant.gguf_blocks:dequantize", "quant/test_gguf_blocks.py::test_random_bytes"),
+    _row(_MODEL, "Fetching a model, verified and atomic", IMPLEMENTED,
+         "loaders.zoo:fetch", "loaders/test_zoo.py::test_killed"),
+    _row(_KERNELS, "Reference operators in float64", IMPLEMENTED,
+         "kernels.reference:ReferenceBackend", "kernels/test_operators.py::test_the_oracle_agrees_with_torch"),
+    _row(_KERNELS, "Operators in C++ (plain, AVX2, AVX-512), threaded", IMPLEMENTED,
+         "kernels.native:NativeBackend", "kernels/test_operators.py::test_operator_matches_the_oracle"),
+    _row(_KERNELS, "Batch invariance: a row's bits do not depend on its batch", IMPLEMENTED,
+         "kernels.native:NativeBackend", "kernels/test_batch_invariance.py::test_rows_are_independent_of_their_batch"),
+    _row(_KERNELS, "Products with packed block weights", IMPLEMENTED,
+         "kernels.native:NativeBackend", "kernels/test_operators.py::test_a_packed_matrix_gives_its_expansion"),
+    _row(_KERNELS, "Paged attention", IMPLEMENTED,
+         "kernels.native:NativeBackend", "kernels/test_operators.py::test_paged_attention_matches_the_oracle"),
+    _row(_MEMORY, "Block allocator with reference counts", IMPLEMENTED,
+         "kv.block_allocator:BlockAllocator", "kv/test_block_allocator.py::TestAllocatorMachine"),
+    _row(_MEMORY, "Paged KV pool and block tables", IMPLEMENTED,
+         "kv.paged_cache:PagedCache", "kv/test_paged_cache.py::test_grow_takes_all_or_nothing"),
+    _row(_ENGINE, "Continuous batching, chunked prefill, preemption, in any mixture", IMPLEMENTED,
+         "engine.scheduler:Scheduler", "engine/test_scheduler.py::TestSchedulerMachine"),
+    _row(_ENGINE, "Scheduling never changes an answer: difference 0.0", IMPLEMENTED,
+         "engine.llm_engine:LLMEngine", "engine/test_equivalence.py::test_scheduling_never_changes_the_output"),
+    _row(_ENGINE, "Requests that can never run are refused by name", IMPLEMENTED,
+         "engine.scheduler:Scheduler", "engine/test_scheduler.py::test_a_request_that_can_never_fit_is_refused"),
+    _row(_ENGINE, "Greedy, temperature, top-k, top-p", IMPLEMENTED,
+         "engine.sampler:probabilities", "engine/test_sampler.py::test_samples_follow_the_law"),
+    _row(_ENGINE, "Seeds that hold under batching", IMPLEMENTED,
+         "engine.sampler:sample", "engine/test_sampler.py::test_seeded_tokens_do_not_depend_on_batch_mates"),
+    _row(_ENGINE, "Streams and batches from one engine", IMPLEMENTED,
+         "engine.llm:LLM", "engine/test_llm.py::test_a_stream_joined_is_the_answer"),
+    _row(_LAB, "Set-up in one command, on Linux", IMPLEMENTED,
+         "lab.environment:Environment", "lab/test_environment.py::test_first_set_up_installs_builds_and_fetches"),
+    _row(_LAB, "All checks in one command", IMPLEMENTED,
+         "lab.verify:verify", "lab/test_verify.py::test_all_stages_run_and_pytest_closes"),
+    _row(_LAB, "Notebooks that run to the same bytes again", IMPLEMENTED,
+         "lab.notebooks:execute", "lab/test_notebooks_run.py::test_a_second_run_writes_the_same_bytes"),
+    _row(_LAB, "A book that needs no kernel and no network", IMPLEMENTED,
+         "lab.up:build_book", "test_book.py::test_a_page_needs_no_network_and_has_no_error"),
+    _row(_LAB, "macOS: paths and tools follow its customs", REFERENCE,
+         "loaders.zoo:cache_dir", "loaders/test_zoo.py::test_cache_dir"),
+    _row(_LAB, "Windows: paths and tools follow its customs", REFERENCE,
+         "loaders.zoo:cache_dir", "loaders/test_zoo.py::test_cache_dir"),
+)  # fmt: skip

@@ -1,0 +1,68 @@
+"""The shape of the project: imports point downward, files stay small, the README shows the commands."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_imports_point_downward() -> None:
+    """import-linter holds the contract of pyproject.toml: the layers, and no cycles among siblings."""
+    script = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    assert script, "import-linter is not installed beside this Python"
+    run = subprocess.run([script, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+    assert "2 kept, 0 broken" in run.stdout
+
+
+def code_lines(path: Path) -> int:
+    """Lines that are code: no blanks, no comments, no docstrings."""
+    source = path.read_text()
+    if path.suffix != ".py":
+        return sum(1 for line in source.splitlines() if line.strip() and not line.strip().startswith(("//", "/*", "*")))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    prose: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            prose |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return sum(1 for i, line in lines if i not in prose and line.strip() and not line.strip().startswith("#"))
+
+
+def count(files: list[Path]) -> int:
+    return sum(map(code_lines, files))
+
+
+SMALL_ROOMS = ("cli", "lab", "widgets")
+
+
+def test_the_project_stays_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """The limits of the design, in code lines; printed on every run."""
+    python = sorted((ROOT / "labcore").rglob("*.py"))
+    beside = [p for p in python if p.relative_to(ROOT / "labcore").parts[0] in SMALL_ROOMS]
+    scripts = [p for top in ("labcore", "book", "notebooks") for p in (ROOT / top).rglob("*.js")]
+    cpp = sorted((ROOT / "cpp").rglob("*.[hc]pp"))
+    bindings = [p for p in cpp if "bindings" in p.parts]
+    counts = {
+        "engine": (count([p for p in python if p not in beside]), 7000),
+        "cli, lab, widgets": (count(beside), 3000),
+        "JavaScript": (count(scripts), 3000),
+        "C++ kernels": (count([p for p in cpp if p not in bindings and "tests" not in p.parts]), 2500),
+        "bindings": (count(bindings), 700),
+    }
+    with capsys.disabled():
+        print("\ncode lines: " + ", ".join(f"{name} {lines} of {limit}" for name, (lines, limit) in counts.items()))
+    assert counts["engine"][0] > 500  # the count sees the code
+    assert {name: lines for name, (lines, limit) in counts.items() if lines > limit} == {}
+
+
+def test_no_file_is_long() -> None:
+    files = [*(ROOT / "labcore").rglob("*.py"), *(ROOT / "cpp").rglob("*.[hc]pp")]
+    assert [(p.name, n) for p in files if (n := len(p.read_text().splitlines())) > 300] == []
