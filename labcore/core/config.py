@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from labcore.core.errors import InvalidConfig
 
 MAX_MODEL_LEN = 1 << 20
-_MODEL_SIZES = "vocab_size hidden_size intermediate_size num_layers num_heads num_kv_heads head_dim max_model_len".split()
+_MODEL_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
 def _at_least(least: int, config: object, *names: str) -> None:
@@ -41,7 +41,7 @@ class ModelConfig:
     rms_norm_eps: float
 
     def __post_init__(self) -> None:
-        _at_least(1, self, *_MODEL_SIZES)
+        _at_least(1, self, *_MODEL_SIZES, "max_model_len")
         if self.num_heads % self.num_kv_heads:
             raise InvalidConfig(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_dim % 2:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support import DictCache
 
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest
@@ -77,16 +78,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, run, and are given up, in any order; Hypothesis looks for a history that breaks a rule."""
 
     @initialize(
-        block_size=st.sampled_from([1, 2, 4]), num_blocks=st.integers(2, 12), budget=st.integers(1, 24), seqs=st.integers(1, 5),
-        chunk=st.sampled_from([None, 1, 3, 8]), watermark=st.integers(0, 3),
+        cached=st.booleans(), block_size=st.sampled_from([1, 2, 4]), num_blocks=st.integers(2, 12),
+        budget=st.integers(1, 24), seqs=st.integers(1, 5), chunk=st.sampled_from([None, 1, 3, 8]), watermark=st.integers(0, 3),
     )  # fmt: skip
-    def start(self, block_size: int, num_blocks: int, budget: int, seqs: int, chunk: int | None, watermark: int) -> None:
+    def start(
+        self, cached: bool, block_size: int, num_blocks: int, budget: int, seqs: int, chunk: int | None, watermark: int
+    ) -> None:
         self.records: list[StepRecord] = []
         self.pool = CacheConfig(block_size=block_size, num_blocks=num_blocks)
         config = SchedulerConfig(
             max_num_batched_tokens=budget, max_num_seqs=seqs, max_chunk_tokens=chunk, watermark_blocks=watermark
         )
-        self.scheduler = Scheduler(config, PagedCache(self.pool), self.records.append)
+        cache = PagedCache(self.pool, DictCache if cached else None)
+        self.scheduler = Scheduler(config, cache, self.records.append)
         self.alive: dict[str, Sequence] = {}
         self.prompts: dict[str, list[int]] = {}
         self.num_added = 0
@@ -95,7 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add(self, length: int, new: int) -> None:
         name = f"r{self.num_added}"
         self.num_added += 1
-        prompt = [(self.num_added * 7 + i) % 39 + 1 for i in range(length)]
+        prompt = [(self.num_added % 3 * 7 + i) % 39 + 1 for i in range(length)]  # every third shares its beginning
         sequence = make_sequence(name, prompt, min(length + new, self.pool.num_slots))
         if self.scheduler.cache.blocks_for(length + 1) > self.pool.num_blocks:
             with pytest.raises(InvalidRequest, match=name):
@@ -140,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         work = sum(s.max_length for s in self.alive.values())
         steps = drain(self.scheduler, most=200 + 40 * work * (1 + len(self.alive)))
         assert steps <= 200 + 40 * work * (1 + len(self.alive))
-        assert self.scheduler.cache.allocator.num_free == self.pool.num_blocks
+        assert self.scheduler.cache.num_used == 0
         for record in self.records:
             assert record.free_blocks + record.cached_blocks + record.used_blocks == self.pool.num_blocks
 
@@ -211,6 +215,42 @@ def _continue(prompt: list[int], count: int) -> list[int]:
     for _ in range(count):
         tokens.append(oracle(tokens))
     return tokens[len(prompt) :]
+
+
+def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
+    """A11: its freed blocks were still cached; counting its work before the hit was known walked past the table."""
+    records: list[StepRecord] = []
+    scheduler = Scheduler(SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=16), DictCache), records.append)
+    sequence = make_sequence("a", list(range(1, 21)), 26)
+    sequence.stop_token_ids = frozenset()
+    scheduler.add(sequence)
+    step(scheduler)
+    scheduler._preempt(sequence)
+    scheduler.check()
+    assert (sequence.num_computed_tokens, len(sequence.token_ids), scheduler.cache.num_used) == (0, 21, 0)
+    [share] = scheduler.schedule().scheduled
+    assert (sequence.num_cached_tokens, sequence.num_computed_tokens, share.num_tokens) == (20, 20, 1)
+    assert len(sequence.block_table) == 6
+    scheduler.update(SchedulerOutput((share,), ()), execute(SchedulerOutput((share,), ())))
+    drain(scheduler)
+    assert sequence.output_token_ids == _continue(list(range(1, 21)), 6)
+
+
+def test_a_failed_admission_keeps_nothing() -> None:
+    """A04: a hit takes references; if the rest does not fit, they are given back, every time."""
+    scheduler = Scheduler(SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=10), DictCache))
+    scheduler.add(make_sequence("warm", list(range(1, 9)), 9))
+    drain(scheduler)
+    scheduler.add(make_sequence("big", [30] * 24, 30))
+    step(scheduler)
+    scheduler.add(make_sequence("hit", [*range(1, 9), *[31] * 20], 30))
+    counts = [scheduler.cache.allocator.refcount(b) for b in range(10)]
+    for _ in range(10):
+        assert not scheduler._admit(scheduler.waiting[0])
+        assert [scheduler.cache.allocator.refcount(b) for b in range(10)] == counts
+    assert scheduler.abort("hit")
+    drain(scheduler)
+    assert scheduler.cache.num_used == 0
 
 
 def test_the_watermark_never_stops_an_empty_engine() -> None:

@@ -2,57 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
-
 import pytest
+from support import DictCache
 
 from labcore.core.config import CacheConfig
 from labcore.core.errors import OutOfBlocks
-from labcore.kv.block_allocator import BlockAllocator
 from labcore.kv.block_table import blocks_for, slots
 from labcore.kv.paged_cache import PagedCache
-
-
-class OnePrefix:
-    """The smallest prefix cache: it remembers one chain of blocks."""
-
-    def __init__(self, allocator: BlockAllocator, block_size: int) -> None:
-        self.allocator, self.block_size = allocator, block_size
-        self.tokens: list[int] = []
-        self.blocks: list[int] = []
-
-    @property
-    def num_blocks(self) -> int:
-        return len(self.blocks)
-
-    @property
-    def num_evictable(self) -> int:
-        return sum(self.allocator.refcount(b) == 1 for b in self.blocks)
-
-    def match(self, token_ids: Tokens[int]) -> list[int]:
-        n = 0
-        while (n + 1) * self.block_size <= len(token_ids) and n < len(self.blocks):
-            span = slice(n * self.block_size, (n + 1) * self.block_size)
-            if list(token_ids[span]) != self.tokens[span]:
-                break
-            n += 1
-        self.allocator.share(self.blocks[:n])
-        return self.blocks[:n]
-
-    def insert(self, token_ids: Tokens[int], blocks: Tokens[int]) -> None:
-        if not self.blocks and blocks:
-            self.tokens, self.blocks = list(token_ids), list(blocks)
-            self.allocator.share(self.blocks)
-
-    def evict(self, count: int) -> int:
-        given = 0
-        while given < count and self.blocks and self.allocator.refcount(self.blocks[-1]) == 1:
-            self.allocator.free([self.blocks.pop()])
-            given += 1
-        return given
-
-    def check(self) -> None:
-        assert all(self.allocator.refcount(b) >= 1 for b in self.blocks)
 
 
 def test_grow_takes_all_or_nothing() -> None:
@@ -69,7 +25,7 @@ def test_grow_takes_all_or_nothing() -> None:
 
 
 def test_cached_blocks_yield_when_free_ones_run_out() -> None:
-    cache = PagedCache(CacheConfig(block_size=4, num_blocks=4), OnePrefix)
+    cache = PagedCache(CacheConfig(block_size=4, num_blocks=4), DictCache)
     table: list[int] = []
     cache.grow(table, 12)
     cache.keep(range(12), table)
@@ -82,7 +38,7 @@ def test_cached_blocks_yield_when_free_ones_run_out() -> None:
 
 @pytest.mark.parametrize(("length", "hit"), [(1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 3)])
 def test_one_token_is_always_left_to_compute(length: int, hit: int) -> None:
-    cache = PagedCache(CacheConfig(block_size=4, num_blocks=8), OnePrefix)
+    cache = PagedCache(CacheConfig(block_size=4, num_blocks=8), DictCache)
     table: list[int] = []
     cache.grow(table, 16)
     cache.keep(range(16), table)
