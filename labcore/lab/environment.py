@@ -200,6 +200,7 @@ class Environment:
         if version is None or self._unfinished.exists():
             if self.venv.exists():
                 print("  .venv is half-made (a set-up did not finish, or its Python does not run): making it anew", flush=True)
+                self.python.unlink(missing_ok=True)  # first, so that a deletion cut short does not leave what looks whole
                 shutil.rmtree(self.venv)
             free = shutil.disk_usage(self.root).free
             if free < DISK_BYTES:

@@ -254,8 +254,9 @@ def test_pip_keeps_its_own_settings(project: Project, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_the_step_and_what_it_started(project: Project, number: int, code: int) -> None:
     script = f"""
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests themselves may run in the background
 from labcore.lab import processes
 from labcore.lab.environment import Environment
 try:

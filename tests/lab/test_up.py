@@ -29,10 +29,11 @@ print("I serve", flush=True)
 HTTPServer(("127.0.0.1", int(sys.argv[1])), SimpleHTTPRequestHandler).serve_forever()
 """
 RUN = """
-import sys
+import signal, sys
 from pathlib import Path
 from labcore.lab import up
 from labcore.lab.environment import Environment
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
 server, *ports = sys.argv[2:]
 services = [up.Service(f"Server {port}", [sys.executable, "-c", server, port, f"pids-{port}"], f"http://127.0.0.1:{port}/", {})
             for port in ports]
