@@ -27,11 +27,13 @@ class Capabilities(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         self.env.note_dependency(capabilities.__file__)
-        lines = ["| area | what | level | code | test |", "| - | - | - | - | - |"]
+        lines: list[str] = []
         area = ""
         for row in capabilities.CAPABILITIES:
-            shown, area = ("" if row.area == area else row.area), row.area
-            lines.append(f"| {shown} | {row.name} | {row.level} | `{row.symbol}` | `{row.test}` |")
+            if row.area != area:
+                area = row.area
+                lines += ["", f"**{area}**", "", "| capability | level | code, and the test that shows it |", "| - | - | - |"]
+            lines.append(f"| {row.name} | {row.level} | `{row.symbol}` `{row.test}` |")
         table = nodes.container(classes=["capabilities"])
         self.state.nested_parse(StringList(lines), self.content_offset, table)
         return [table]

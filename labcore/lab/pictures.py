@@ -43,6 +43,13 @@ def use_style() -> None:
     )
 
 
+def plain_ticks(axes: Axes, at: Sequence[int]) -> None:
+    """On logarithmic axes: these places on x, and plain numbers on y."""
+    axes.set_xticks(at, [str(x) for x in at])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
 def timeline(runs: Mapping[str, Sequence[StepRecord]]) -> Figure:
     """Steps from left to right, requests from top to bottom, in each cell the tokens computed. A panel a run, one scale."""
     names = {title: _requests(records) for title, records in runs.items()}
@@ -56,7 +63,7 @@ def timeline(runs: Mapping[str, Sequence[StepRecord]]) -> Figure:
     panels[-1, 0].set_xlim(-0.5, most - 0.5)
     panels[-1, 0].set_xlabel("step")
     panels[-1, 0].xaxis.get_major_locator().set_params(integer=True)
-    kinds = {PROMPT: "prompt tokens", ANSWER: "an answer's last token", AGAIN: "computed again"}
+    kinds = {PROMPT: "prompt tokens", ANSWER: "answer tokens", AGAIN: "computed again"}
     drawn = {patch.get_facecolor() for axes in panels[:, 0] for patch in axes.patches}
     handles = [Patch(color=c, label=text) for c, text in kinds.items() if Patch(color=c).get_facecolor() in drawn]
     figure.legend(handles=handles, loc="outside upper right", ncols=3)
@@ -110,8 +117,8 @@ def ragged(batch: ForwardBatch, names: Sequence[str], pieces: Sequence[str]) -> 
 
 def pool(num_blocks: int, block_size: int, tables: Mapping[str, tuple[Sequence[int], int]]) -> Figure:
     """The KV pool: a row a block, a cell a slot, in it a token's position. tables: name -> (block ids, tokens computed)."""
-    figure, axes = plt.subplots(figsize=(0.42 * block_size * (-(-num_blocks // 8)) + 2.6, 2.6))
     columns = -(-num_blocks // 8)
+    figure, axes = plt.subplots(figsize=(0.29 * columns * (block_size + 2) + 1.2, 2.6))
     for block in range(num_blocks):
         column, row = divmod(block, 8)
         left = column * (block_size + 2)

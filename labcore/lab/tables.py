@@ -9,17 +9,20 @@ b            12
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
+
+NUMBER = re.compile(r"(-?[\d,.]+%?)?")
 
 
 class Table:
-    """Rows under headers. Numbers stand on the right, all else on the left; whole numbers get thousands commas."""
+    """Rows under headers. Columns of numbers stand on the right, others on the left; whole numbers get thousands commas."""
 
     def __init__(self, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         self.headers = list(headers)
-        rows = [list(row) for row in rows]
-        self._right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(self.headers))]
         self._cells = [[_text(value) for value in row] for row in rows]
+        columns = zip(*self._cells, strict=True) if self._cells else ([""] for _ in self.headers)
+        self._right = [all(NUMBER.fullmatch(cell) for cell in column) for column in columns]
 
     def __repr__(self) -> str:
         lines = [self.headers, *self._cells]
@@ -37,10 +40,6 @@ class Table:
 
         body = "\n".join(line(cells, "td") for cells in self._cells)
         return f'<table class="dataframe">\n<thead>\n{line(self.headers, "th")}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table>'
-
-
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def _text(value: object) -> str:
