@@ -44,7 +44,7 @@ class NativeBackend:
             raise BackendUnavailable(f"threads is {threads}; expected 1 to 1024")
         try:
             self._operators = _nanobind.Operators(isa or os.environ.get("LABCORE_ISA", ""), threads)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:  # an unknown instruction set; more threads than the system starts
             raise BackendUnavailable(str(error)) from None
         self.isa: str = self._operators.isa
         self.threads = threads

@@ -136,7 +136,8 @@ def _steady(notebook: NotebookNode, seed: str) -> NotebookNode:
                 del output["data"][VIEW]
     if kept:
         notebook.metadata["widgets"] = {STATE: {**state, "state": kept}}
-    new = {name: hashlib.sha256(f"{seed}:{i}".encode()).hexdigest()[:32] for i, name in enumerate(kept)}
+    # those that went count too: what stays may name them (its layout)
+    new = {name: hashlib.sha256(f"{seed}:{i}".encode()).hexdigest()[:32] for i, name in enumerate(models)}
     text = json.dumps(notebook)
     if new:
         text = re.sub("|".join(map(re.escape, new)), lambda match: new[match.group()], text)

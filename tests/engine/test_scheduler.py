@@ -150,7 +150,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSchedulerMachine.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 
 
 def test_a_request_that_can_never_fit_is_refused() -> None:

@@ -55,24 +55,24 @@ inline void check_ids(const char* what, const int64_t* ids, int64_t count, int64
 
 class Operators {
    public:
-    Operators(const std::string& isa, int threads) : kernels_(variant(isa)), pool_(threads), scratch_((size_t)threads) {}
+    Operators(const std::string& isa, int threads) : kernels_(variant(isa)), pool_(threads) {}
 
     const char* isa() const { return kernels_.isa; }
     int threads() const { return pool_.size(); }
 
     void embedding(float* out, const int64_t* ids, int64_t count, const Matrix& w) {
         check_ids("token id", ids, count, w.rows);
-        pool_.run(count, rows_worth(w.columns), [&](int64_t begin, int64_t end, int) {
+        pool_.run(count, rows_worth(w.columns), 0, [&](int64_t begin, int64_t end, float*) {
             for (int64_t i = begin; i < end; i++) unpack_row(out + i * w.columns, w, ids[i]);
         });
     }
 
     void rms_norm(float* out, const float* x, const float* weight, int64_t rows, int64_t dim, float eps) {
-        pool_.run(rows, rows_worth(dim), [&](int64_t begin, int64_t end, int) { kernels_.rms_norm(out, x, weight, dim, eps, begin, end); });
+        pool_.run(rows, rows_worth(dim), 0, [&](int64_t begin, int64_t end, float*) { kernels_.rms_norm(out, x, weight, dim, eps, begin, end); });
     }
 
     void add_rms_norm(float* out, float* total, const float* x, const float* residual, const float* weight, int64_t rows, int64_t dim, float eps) {
-        pool_.run(rows, rows_worth(dim), [&](int64_t begin, int64_t end, int) {
+        pool_.run(rows, rows_worth(dim), 0, [&](int64_t begin, int64_t end, float*) {
             kernels_.add_rms_norm(out, total, x, residual, weight, dim, eps, begin, end);
         });
     }
@@ -81,8 +81,8 @@ class Operators {
     void linear(float* out, const float* x, int64_t rows, const Matrix& w) {
         const int64_t panels = w.panels(), chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
         const int64_t grain = std::max<int64_t>(PANEL_GROUP, MIN_WORK / (std::min(rows, ROW_CHUNK) * w.columns + 1));
-        pool_.run(chunks * panels, grain, [&](int64_t begin, int64_t end, int thread) {
-            float* scratch = scratch_for(thread, w.format == Format::f32 ? 0 : PANEL_GROUP * w.columns * PANEL);
+        const int64_t expanded = w.format == Format::f32 ? 0 : PANEL_GROUP * w.columns * PANEL;
+        pool_.run(chunks * panels, grain, expanded, [&](int64_t begin, int64_t end, float* scratch) {
             for (int64_t at = begin; at < end;) {
                 const int64_t chunk = at / panels, panel = at % panels, stop = std::min(panels, panel + end - at);
                 kernels_.linear(out, x, w, chunk * ROW_CHUNK, std::min(rows, (chunk + 1) * ROW_CHUNK), panel, stop, scratch);
@@ -94,7 +94,7 @@ class Operators {
     void rope(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t tokens, int64_t heads,
               int64_t dim, int64_t table_rows) {
         check_ids("position", positions, tokens, table_rows);
-        pool_.run(tokens, rows_worth(heads * dim), [&](int64_t begin, int64_t end, int) {
+        pool_.run(tokens, rows_worth(heads * dim), 0, [&](int64_t begin, int64_t end, float*) {
             kernels_.rope(out, x, positions, cos, sin, heads, dim, begin, end);
         });
     }
@@ -125,13 +125,13 @@ class Operators {
         if (query_start[0] != 0 || query_start[sequences] != tokens)
             throw std::invalid_argument("paged_attention: query_start must run from 0 to the number of tokens");
         a.sequence_of = sequence_of.data();
-        pool_.run(tokens * a.kv_heads, 1, [&](int64_t begin, int64_t end, int thread) {
-            kernels_.paged_attention(a, begin, end, scratch_for(thread, a.scratch_floats()));
+        pool_.run(tokens * a.kv_heads, 1, a.scratch_floats(), [&](int64_t begin, int64_t end, float* scratch) {
+            kernels_.paged_attention(a, begin, end, scratch);
         });
     }
 
     void silu_and_mul(float* out, const float* gate, const float* up, int64_t count) {
-        pool_.run(count, MIN_WORK, [&](int64_t begin, int64_t end, int) { kernels_.silu_and_mul(out, gate, up, begin, end); });
+        pool_.run(count, MIN_WORK, 0, [&](int64_t begin, int64_t end, float*) { kernels_.silu_and_mul(out, gate, up, begin, end); });
     }
 
    private:
@@ -140,15 +140,8 @@ class Operators {
 
     static int64_t rows_worth(int64_t dim) { return MIN_WORK / (dim + 1) + 1; }
 
-    float* scratch_for(int thread, int64_t floats) {
-        std::vector<float>& own = scratch_[(size_t)thread];
-        if ((int64_t)own.size() < floats) own.resize((size_t)floats);
-        return own.data();
-    }
-
     const KernelTable& kernels_;
     ThreadPool pool_;
-    std::vector<std::vector<float>> scratch_;
 };
 
 }  // namespace labkernels

@@ -1,4 +1,5 @@
-// Persistent threads that share out ranges of work. Chunks go to whoever is free: kernels give the same bits whoever runs them.
+// Persistent threads that share out ranges of work, each with scratch memory of its own. Chunks go to whoever is free: kernels
+// give the same bits whoever runs them. Work must not throw; what can fail (memory, threads) fails in the caller, before it starts.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -6,6 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 #if !defined(_WIN32)
@@ -17,29 +21,32 @@ namespace labkernels {
 class ThreadPool {
    public:
     explicit ThreadPool(int threads) : team_(std::make_unique<Team>()) {
-        for (int i = 1; i < threads; i++) team_->workers.emplace_back([team = team_.get(), i] { team->serve(i); });
+        team_->scratch.resize((size_t)threads);
+        try {
+            for (int i = 1; i < threads; i++) team_->workers.emplace_back([team = team_.get(), i] { team->serve(i); });
+        } catch (const std::system_error&) {
+            throw std::runtime_error("the system starts no more than " + std::to_string(size()) + " of " + std::to_string(threads) + " threads");
+        }
     }
     ~ThreadPool() {
-        if (forked()) {  // the threads stayed in the parent process: nothing here can be joined, or destroyed in peace
-            (void)team_.release();
-            return;
-        }
-        team_->start(nullptr);
-        for (std::thread& worker : team_->workers) worker.join();
+        if (forked()) (void)team_.release();  // the threads stayed in the parent process: nothing here can be joined, or destroyed in peace
     }
 
     int size() const { return (int)team_->workers.size() + 1; }
 
-    // Calls work(begin, end, thread) over [0, items), in chunks of at least `grain`. Returns when all is done.
+    // Calls work(begin, end, scratch) over [0, items), in chunks of at least `grain`, each thread with so many floats of scratch.
+    // Returns when all is done.
     template <class Work>
-    void run(int64_t items, int64_t grain, const Work& work) {
+    void run(int64_t items, int64_t grain, int64_t scratch_floats, const Work& work) {
         if (items <= 0) return;
         std::lock_guard<std::mutex> one_at_a_time(team_->turn);  // also what keeps callers off each other's scratch
-        if (size() == 1 || items <= grain || forked()) return work(0, items, 0);
+        for (std::vector<float>& own : team_->scratch)
+            if ((int64_t)own.size() < scratch_floats) own.resize((size_t)scratch_floats);
+        if (size() == 1 || items <= grain || forked()) return work(0, items, team_->scratch[0].data());
         Job job{items, std::max(grain, items / (4 * size())), &work,
-                [](const void* w, int64_t b, int64_t e, int t) { (*static_cast<const Work*>(w))(b, e, t); }};
+                [](const void* w, int64_t b, int64_t e, float* s) { (*static_cast<const Work*>(w))(b, e, s); }};
         team_->start(&job);
-        job.take_chunks(0);
+        job.take_chunks(team_->scratch[0].data());
         while (team_->busy.load(std::memory_order_acquire)) std::this_thread::yield();
     }
 
@@ -47,22 +54,28 @@ class ThreadPool {
     struct Job {
         int64_t items, chunk;
         const void* work;
-        void (*call)(const void*, int64_t, int64_t, int);
+        void (*call)(const void*, int64_t, int64_t, float*);
         std::atomic<int64_t> next{0};
 
-        void take_chunks(int thread) {
+        void take_chunks(float* scratch) {
             for (int64_t at; (at = next.fetch_add(chunk, std::memory_order_relaxed)) < items;)
-                call(work, at, std::min(at + chunk, items), thread);
+                call(work, at, std::min(at + chunk, items), scratch);
         }
     };
 
     struct Team {
+        std::vector<std::vector<float>> scratch;  // by thread, the caller's first
         std::vector<std::thread> workers;
         std::mutex turn, mutex;
         std::condition_variable wake;
         std::atomic<uint64_t> generation{0};
         std::atomic<int> busy{0};
         Job* job = nullptr;
+
+        ~Team() {
+            start(nullptr);
+            for (std::thread& worker : workers) worker.join();
+        }
 
         void start(Job* next) {  // no job = go home
             {
@@ -85,7 +98,7 @@ class ThreadPool {
                     seen = generation;
                 }
                 if (!job) return;
-                job->take_chunks(thread);
+                job->take_chunks(scratch[(size_t)thread].data());
                 busy.fetch_sub(1, std::memory_order_release);
             }
         }

@@ -1,0 +1,44 @@
+"""A browser for tests of pages: Chromium through Playwright, or a skip that says what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """A running Chromium. LAB_CHROMIUM names another one. Close it before a test that runs an event loop of its own."""
+    found = os.environ.get("LAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not found or not Path(found).exists():
+        pytest.skip("no Chromium here: `apt install chromium`, or let LAB_CHROMIUM name one")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is missing: `labcore up` installs it")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Seen:
+    """What a page asked for outside its origin, and what went wrong in it."""
+
+    def __init__(self, page: Any, origin: str) -> None:
+        self.foreign: list[str] = []
+        self.errors: list[str] = []
+        own = (origin, "data:", "blob:")
+        page.on("request", lambda request: None if request.url.startswith(own) else self.foreign.append(request.url))
+        page.on("requestfailed", lambda request: self.errors.append(f"failed: {request.url}"))
+        page.on("response", lambda reply: self.errors.append(f"{reply.status}: {reply.url}") if reply.status >= 400 else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
