@@ -13,6 +13,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labcore.core.machine import num_cores
 from labcore.lab.environment import DISK_BYTES, ROOT, Environment, compiler
 from labcore.loaders import zoo
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             "`apt install chromium`: only the tests of pages use it",
         ),
         _disk(),
-        Check("cores", True, str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()), ""),
+        Check("cores", True, str(num_cores()), ""),
     ]
     for check in checks:
         print(f"{'ok' if check.ok else 'MISSING':<9}{check.name:<16}{check.found}")

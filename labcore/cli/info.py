@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from labcore.core.machine import num_cores
 from labcore.kernels.native import runnable_isas
 from labcore.kernels.registry import backend_statuses
 from labcore.loaders import zoo
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     document: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cores": os.cpu_count(),
+        "cores": num_cores(),
         "isa": runnable_isas(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "backends": [{"name": s.name, "available": s.available, "reason": s.reason} for s in backend_statuses()],

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from labcore.core.errors import BackendUnavailable
+from labcore.core.machine import num_cores
 from labcore.kernels.api import ForwardBatch, SourceWeight
 from labcore.quant.quantized_tensor import QuantizedTensor
 
@@ -39,7 +40,7 @@ class NativeBackend:
     def __init__(self, *, threads: int | None = None, isa: str | None = None) -> None:
         if _nanobind is None:
             raise BackendUnavailable(_WHY_NOT)
-        threads = _cores() if threads is None else threads
+        threads = num_cores() if threads is None else threads
         if not 1 <= threads <= 1024:
             raise BackendUnavailable(f"threads is {threads}; expected 1 to 1024")
         try:
@@ -109,11 +110,6 @@ def _prepare(name: str, weight: SourceWeight) -> Any:
     if weight.ndim == 2 and not name.startswith("rope."):
         return _nanobind.PackedMatrix.from_float32(np.ascontiguousarray(weight, np.float32))
     return np.ascontiguousarray(weight, np.float32)
-
-
-def _cores() -> int:
-    """Cores that this process may use (a container or `taskset` may allow fewer than the machine has)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def runnable_isas() -> list[str]:

@@ -76,6 +76,7 @@ def execute(path: Path) -> Execution:
         kernel_name="python3",
         record_timing=False,
         coalesce_streams=True,
+        extra_arguments=["--log-level=ERROR"],  # a kernel warns that it speaks TCP, each time
         resources={"metadata": {"path": str(path.parent)}},
     )
     try:

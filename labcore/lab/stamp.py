@@ -8,7 +8,6 @@ a decode step: 9.8 ms, floor 5.0 ms, 2.0 times the floor
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from labcore.core.machine import num_cores
 from labcore.kernels.registry import get_backend
 
 
@@ -61,10 +61,6 @@ def read_bandwidth(num_bytes: int = 1 << 28) -> float:
                 list(pool.map(np.sum, parts))
             times.append(watch.seconds)
     return num_bytes / min(times)
-
-
-def num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine() -> str:

@@ -14,6 +14,7 @@ MODULES = [
     "labcore",
     "labcore.core.config",
     "labcore.core.errors",
+    "labcore.core.machine",
     "labcore.core.trace",
     "labcore.engine.sampling_params",
     "labcore.engine.scheduler",
