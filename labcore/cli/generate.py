@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from labcore.core.config import CacheConfig, EngineConfig
+from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest
 from labcore.engine.llm import LLM
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.registry import get_backend
+from labcore.kv.block_table import blocks_for
 from labcore.model.weights import WEIGHT_FORMS, load_model
 
 
@@ -41,18 +41,20 @@ def run(args: argparse.Namespace) -> dict[str, Any] | int:
             raise InvalidRequest("the prompt is empty; expected some text")
     backend = get_backend(args.backend, threads=args.threads)
     model = load_model(args.model, weights=args.weights, backend=backend)
-    # a pool that holds every prompt at its full length, and no more than that
-    tokens = min(model.config.max_model_len, max(len(model.tokenizer.encode(p)) for p in args.prompt) + args.max_tokens + 1)
-    blocks = len(args.prompt) * -(-tokens // CacheConfig().block_size) + 1
-    llm = LLM(model, config=EngineConfig(cache=CacheConfig(num_blocks=blocks)))
+    # a pool that holds as many of them as may run together, at their full length (1: a token that some models begin with)
+    longest = max(len(model.tokenizer.encode(prompt)) for prompt in args.prompt) + 1 + args.max_tokens
+    together = min(len(args.prompt), SchedulerConfig().max_num_seqs)
+    num_blocks = together * blocks_for(min(longest, model.config.max_model_len), CacheConfig().block_size)
+    llm = LLM(model, config=EngineConfig(cache=CacheConfig(num_blocks=num_blocks)))
     if args.stream:
+        print(args.prompt[0], end="")
         for out in llm.stream(args.prompt[0], params):
             print(out.text, end="", flush=True)
         print()
         return 0
     completions = llm.generate(args.prompt, params)
     for completion in completions:
-        _print(completion.prompt, completion.text)
+        print(f"{completion.prompt}{completion.text}")
     return {
         "model": model.config.name,
         "backend": backend.name,
@@ -64,14 +66,8 @@ def run(args: argparse.Namespace) -> dict[str, Any] | int:
                 "token_ids": c.token_ids,
                 "num_prompt_tokens": c.num_prompt_tokens,
                 "finish_reason": c.finish_reason,
+                "error": c.error,
             }
             for c in completions
         ],
     }
-
-
-def _print(prompt: object, text: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
-    print(
-        f"{prompt}{text}".encode(encoding, "replace").decode(encoding)
-    )  # a terminal may lack a character; the run has not failed

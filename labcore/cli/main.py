@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -90,6 +91,8 @@ def _run(command: ModuleType, args: argparse.Namespace) -> int:
 
     as_json = getattr(args, "json", False)
     stdout = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(errors="replace")  # a terminal may lack a character; the run has not failed
     if as_json:
         sys.stdout = sys.stderr  # what a command prints for people is not for the reader of JSON
     try:
@@ -104,6 +107,10 @@ def _run(command: ModuleType, args: argparse.Namespace) -> int:
         if args.debug:
             raise
         return _fail(str(error))
+    except MemoryError as error:
+        if args.debug:
+            raise
+        return _fail("out of memory: %s" % error)
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 130

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from labcore.core.errors import InvalidConfig
 
 MAX_MODEL_LEN = 1 << 20
+MAX_BLOCKS = 1 << 22
 _MODEL_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
@@ -99,6 +100,11 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         _at_least(1, self, "block_size", "num_blocks")
+        if self.num_blocks > MAX_BLOCKS or self.block_size > MAX_MODEL_LEN:
+            raise InvalidConfig(
+                f"num_blocks is {self.num_blocks} and block_size {self.block_size}; "
+                f"expected at most {MAX_BLOCKS} blocks of at most {MAX_MODEL_LEN} slots"
+            )
 
     @property
     def num_slots(self) -> int:
@@ -138,3 +144,8 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least(0, self, "seed")
+        if self.seed >= 1 << 32:
+            raise InvalidConfig(f"EngineConfig.seed is {self.seed}; expected at most 2**32 - 1")

@@ -31,6 +31,7 @@ class StepRecord:
     scheduled: tuple[ScheduledRecord, ...]
     preempted: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()  # given up since the record before
     waiting: int
     running: int
     free_blocks: int

@@ -8,21 +8,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from numbers import Integral
 from pathlib import Path
 
 from labcore.core.config import EngineConfig
-from labcore.core.errors import InvalidRequest
+from labcore.core.errors import InvalidConfig, InvalidRequest, LabError
 from labcore.core.trace import StepRecord
-from labcore.engine.llm_engine import LLMEngine, RequestOutput
+from labcore.engine.llm_engine import LLMEngine, RequestOutput, is_token_ids
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.api import Backend
 from labcore.model.llama import LlamaModel
 from labcore.model.weights import load_model
 
-Prompt = str | list[int]
+Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Completion:
     token_ids: list[int]
     num_prompt_tokens: int
     finish_reason: str
+    error: str = ""  # what went wrong, where finish_reason is "error"
 
 
 class LLM:
@@ -48,13 +50,18 @@ class LLM:
         config: EngineConfig | None = None,
         observer: Callable[[StepRecord], None] = lambda record: None,
     ) -> None:
-        self.model = model if isinstance(model, LlamaModel) else load_model(model, weights=weights, backend=backend)
+        if isinstance(model, LlamaModel):
+            if backend is not None or weights != "packed":
+                raise InvalidConfig("the model is loaded already, on its backend: give weights and backend to `load_model`")
+            self.model = model
+        else:
+            self.model = load_model(model, weights=weights, backend=backend)
         self.engine = LLMEngine(self.model, config, observer)
         self._ids = (f"request-{i}" for i in count())
         self._inbox: dict[str, deque[RequestOutput]] = {}  # what `step` brought a request that has not been read yet
 
     def generate(
-        self, prompts: Prompt | list[Prompt], params: SamplingParams | list[SamplingParams] | None = None
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | list[SamplingParams] | None = None
     ) -> list[Completion]:
         """Complete prompts together, in one batch; answers in the order of the prompts.
 
@@ -62,7 +69,10 @@ class LLM:
         Raises InvalidRequest if any is refused; then none is run.
         """
         many = _as_list(prompts)
-        each = params if isinstance(params, list) else [params or SamplingParams()] * len(many)
+        each = list(params) if isinstance(params, list | tuple) else [params] * len(many)
+        for own in each:
+            if own is not None and not isinstance(own, SamplingParams):
+                raise InvalidRequest(f"params is {own!r}; expected SamplingParams, one for all prompts or a list of one each")
         if len(each) != len(many):
             raise InvalidRequest(
                 f"{len(many)} prompts came with {len(each)} sampling parameters; expected one for all, or one each"
@@ -102,8 +112,11 @@ class LLM:
                 yield out
                 if out.finished:
                     return
+            if not self.engine.has_unfinished:
+                raise LabError(f"{request_id} is gone: it was aborted, or an observer raised in its last step")
             for out in self.engine.step():  # moves everybody; each finds its own in its inbox
-                self._inbox[out.request_id].append(out)
+                if out.request_id in self._inbox:
+                    self._inbox[out.request_id].append(out)
 
     def _forget(self, request_id: str) -> None:
         if self._inbox.pop(request_id, None) is not None:
@@ -117,10 +130,13 @@ def _completion(prompt: Prompt, num_prompt_tokens: int, outputs: list[RequestOut
         token_ids=[token for out in outputs for token in out.token_ids],
         num_prompt_tokens=num_prompt_tokens,
         finish_reason=outputs[-1].finish_reason or "",
+        error=outputs[-1].error,
     )
 
 
-def _as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or not is_token_ids(prompts):
+        return [prompts]  # type: ignore[list-item]  # what is no prompt is refused by name when it is added
+    if len(prompts) and isinstance(prompts[0], Integral | float):
+        return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]

@@ -9,14 +9,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
+from numbers import Integral
+
+import numpy as np
 
 from labcore.core.config import EngineConfig
-from labcore.core.errors import InvalidRequest
+from labcore.core.errors import InvalidRequest, NumericalError
 from labcore.core.trace import StepRecord
 from labcore.engine.model_runner import ModelRunner
 from labcore.engine.sampling_params import SamplingParams
-from labcore.engine.scheduler import Scheduler
+from labcore.engine.scheduler import Sampled, Scheduler
 from labcore.engine.sequence import FinishReason, Sequence
 from labcore.kv.paged_cache import PagedCache
 from labcore.loaders.tokenizer import IncrementalDecoder
@@ -34,10 +38,16 @@ class RequestOutput:
     token_ids: list[int]
     text: str
     finish_reason: str | None = None  # None while it runs
+    error: str = ""  # what went wrong, where finish_reason is "error"
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+
+def is_token_ids(prompt: object) -> bool:
+    """Whether this may hold token ids: a list, a tuple or a 1-D array; bytes are text that is not decoded yet."""
+    return isinstance(prompt, list | tuple) or (isinstance(prompt, np.ndarray) and prompt.ndim == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +75,9 @@ class LLMEngine:
     def has_unfinished(self) -> bool:
         return self.scheduler.has_unfinished
 
-    def add_request(self, request_id: str, prompt: str | list[int], params: SamplingParams | None = None) -> int:
+    def add_request(self, request_id: str, prompt: str | Tokens[int], params: SamplingParams | None = None) -> int:
         """Queue a prompt (text, or token ids); returns its length in tokens. Raises InvalidRequest, having changed nothing."""
-        if request_id in self._requests:
+        if request_id in self._alive():
             raise InvalidRequest(f"request id {request_id!r} is in use; wait until it has finished, or choose another")
         sequence = self._sequence(request_id, self._prompt_ids(request_id, prompt), params or SamplingParams())
         self.scheduler.add(sequence)
@@ -76,11 +86,15 @@ class LLMEngine:
         return sequence.num_prompt_tokens
 
     def step(self) -> list[RequestOutput]:
-        """Move every scheduled request on by one step; returns what is new, request by request."""
+        """Move every scheduled request on by one step; returns what is new, request by request.
+
+        An observer that raises ends the step after its books are closed; the step's outputs are lost.
+        """
         output = self.scheduler.schedule()
         sampled = self.runner.execute(output)
         self.scheduler.update(output, sampled)
-        return [self._output(share.sequence, tokens) for share, tokens in zip(output.scheduled, sampled, strict=True) if tokens]
+        shares = zip(output.scheduled, sampled, strict=True)
+        return [self._output(share.sequence, new) for share, new in shares if new and self._listens(share.sequence)]
 
     def abort(self, request_id: str) -> bool:
         """Give up a request wherever it is; its blocks are free at once. False if it is not here (any more)."""
@@ -90,20 +104,31 @@ class LLMEngine:
     def check(self) -> None:
         """Every book balances between steps. Raises AssertionError."""
         self.scheduler.check()
-        alive = {s.request_id for s in [*self.scheduler.waiting, *self.scheduler.running]}
-        assert alive == self._requests.keys(), "the engine and the scheduler disagree on who is alive"
+        assert self._alive() <= self._requests.keys(), "the scheduler runs what the engine does not know"
 
-    def _prompt_ids(self, request_id: str, prompt: str | list[int]) -> list[int]:
+    def _alive(self) -> set[str]:
+        return {s.request_id for s in [*self.scheduler.waiting, *self.scheduler.running]}
+
+    def _listens(self, sequence: Sequence) -> bool:
+        """Whether the request is still there: it may have been aborted while its step was computed."""
+        request = self._requests.get(sequence.request_id)
+        return request is not None and request.sequence is sequence
+
+    def _prompt_ids(self, request_id: str, prompt: str | Tokens[int]) -> list[int]:
         tokenizer, vocab_size = self.model.tokenizer, self.model.config.vocab_size
         if isinstance(prompt, str):
             ids = tokenizer.encode(prompt)
             if tokenizer.add_bos and tokenizer.bos_token_id is not None:
                 ids.insert(0, tokenizer.bos_token_id)
         else:
-            ids = list(prompt)
-            for token in ids:
-                if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+            if not is_token_ids(prompt):
+                raise InvalidRequest(
+                    f"request {request_id!r}: a prompt is a text or a list of token ids; got {type(prompt).__name__}"
+                )
+            for token in prompt:
+                if isinstance(token, bool) or not isinstance(token, Integral) or not 0 <= token < vocab_size:
                     raise InvalidRequest(f"request {request_id!r}: prompt token {token!r} is not an id in [0, {vocab_size})")
+            ids = list(map(int, prompt))
         if not ids:
             raise InvalidRequest(f"request {request_id!r}: the prompt is empty; expected at least one token")
         return ids
@@ -132,8 +157,9 @@ class LLMEngine:
             length_reason=FinishReason.LENGTH if wanted <= room else FinishReason.KV_EXHAUSTED,
         )
 
-    def _output(self, sequence: Sequence, tokens: list[int]) -> RequestOutput:
+    def _output(self, sequence: Sequence, sampled: Sampled) -> RequestOutput:
         decoder = self._requests[sequence.request_id].decoder
+        tokens = [] if isinstance(sampled, NumericalError) else sampled
         text = decoder.feed(tokens)
         if sequence.finish_reason is None:
             return RequestOutput(request_id=sequence.request_id, token_ids=tokens, text=text)
@@ -143,4 +169,5 @@ class LLMEngine:
             token_ids=tokens,
             text=text + decoder.finish(),
             finish_reason=sequence.finish_reason.value,
+            error=sequence.error,
         )

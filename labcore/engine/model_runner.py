@@ -7,8 +7,10 @@ from itertools import accumulate
 import numpy as np
 
 from labcore.core.config import CacheConfig
+from labcore.core.errors import NumericalError
 from labcore.engine.sampler import sample
-from labcore.engine.scheduler import ScheduledSequence, SchedulerOutput
+from labcore.engine.scheduler import Sampled, ScheduledSequence, SchedulerOutput
+from labcore.engine.sequence import Sequence
 from labcore.kernels.api import ForwardBatch
 from labcore.kv.block_table import slots
 from labcore.model.llama import LlamaModel
@@ -22,16 +24,18 @@ class ModelRunner:
         self.block_size = cache.block_size
         self.kv = model.new_kv_cache(cache)
 
-    def execute(self, output: SchedulerOutput) -> list[list[int]]:
-        """Tokens sampled for each scheduled sequence; an empty list where a chunk ended before the known tokens did."""
+    def execute(self, output: SchedulerOutput) -> list[Sampled]:
+        """What each scheduled sequence sampled: a token, nothing where a chunk ended early, or why there is no token."""
         if not output.scheduled:
             return []
         logits = iter(self.model.forward(build_batch(output.scheduled, self.block_size), self.kv))
-        return [[self._sample(share, next(logits))] if share.samples else [] for share in output.scheduled]
+        return [self._sample(share.sequence, next(logits)) if share.samples else [] for share in output.scheduled]
 
-    def _sample(self, share: ScheduledSequence, logits: np.ndarray) -> int:
-        sequence = share.sequence
-        return sample(logits, sequence.params, seed=sequence.seed, position=len(sequence.token_ids))
+    def _sample(self, sequence: Sequence, logits: np.ndarray) -> Sampled:
+        try:
+            return [sample(logits, sequence.params, seed=sequence.seed, position=len(sequence.token_ids))]
+        except NumericalError as error:  # ends this request, and no other
+            return error
 
 
 def build_batch(scheduled: tuple[ScheduledSequence, ...], block_size: int) -> ForwardBatch:

@@ -37,10 +37,15 @@ def probabilities(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
 
 
 def sample(logits: np.ndarray, params: SamplingParams, *, seed: int, position: int, sample_index: int = 0) -> int:
-    """One token from one row of logits (vocab_size,). position: of the token to be chosen. Raises NumericalError on NaN."""
+    """One token from one row of logits (vocab_size,). position: of the token to be chosen.
+
+    Raises NumericalError where a NaN, or no finite number, is the largest.
+    """
     best = int(np.argmax(logits))  # a NaN counts as the largest
-    if np.isnan(logits[best]):
-        raise NumericalError(f"the logits of position {position} hold a NaN (first at token id {best})")
+    if not np.isfinite(logits[best]):
+        raise NumericalError(
+            f"the largest logit of position {position} is {logits[best]} (token id {best}); expected a finite number"
+        )
     if params.greedy:
         return best
     cumulative = np.cumsum(probabilities(logits, params))

@@ -6,7 +6,9 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from labcore.core.errors import InvalidRequest
 
@@ -36,20 +38,25 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         # "not lo <= x <= hi" and never "x < lo or x > hi": a NaN fails the first and passes the second
-        _check("max_tokens", self.max_tokens, int, 1, float("inf"), "a whole number, 1 or more")
-        _check("temperature", self.temperature, (int, float), 0.0, 1e6, "a number from 0 to 1,000,000")
-        _check("top_k", self.top_k, int, 0, float("inf"), "a whole number, 0 (all) or more")
-        _check("top_p", self.top_p, (int, float), 5e-324, 1.0, "a number above 0, up to 1")
+        _check("max_tokens", self.max_tokens, Integral, 1, float("inf"), "a whole number, 1 or more")
+        _check("temperature", self.temperature, Real, 0.0, 1e6, "a number from 0 to 1,000,000")
+        _check("top_k", self.top_k, Integral, 0, float("inf"), "a whole number, 0 (all) or more")
+        _check("top_p", self.top_p, Real, 5e-324, 1.0, "a number above 0, up to 1")
         if self.seed is not None:
-            _check("seed", self.seed, int, 0, _MAX_SEED, "a whole number from 0 to 2**64 - 1, or None")
+            _check("seed", self.seed, Integral, 0, _MAX_SEED, "a whole number from 0 to 2**64 - 1, or None")
+        if not isinstance(self.stop_token_ids, Iterable):
+            raise InvalidRequest(f"stop_token_ids is {self.stop_token_ids!r}; expected token ids")
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))  # a list could change after its check
         for token in self.stop_token_ids:
-            _check("stop_token_ids", token, int, 0, float("inf"), "token ids, 0 or more")
+            _check("stop_token_ids", token, Integral, 0, float("inf"), "token ids, 0 or more")
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequest(f"ignore_eos is {self.ignore_eos!r}; expected True or False")
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
 
-def _check(name: str, value: object, kind: type | tuple[type, ...], low: float, high: float, expected: str) -> None:
+def _check(name: str, value: object, kind: type, low: float, high: float, expected: str) -> None:
     if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:  # type: ignore[operator]
         raise InvalidRequest(f"{name} is {value!r}; expected {expected}")

@@ -20,22 +20,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from labcore.core.config import SchedulerConfig
-from labcore.core.errors import InvalidRequest, OutOfBlocks
+from labcore.core.errors import InvalidRequest, NumericalError, OutOfBlocks
 from labcore.core.trace import ScheduledRecord, StepRecord
 from labcore.engine.sequence import FinishReason, Sequence, SequenceStatus
 from labcore.kv.paged_cache import PagedCache
 
+Sampled = list[int] | NumericalError  # what a step brought a sequence
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduledSequence:
-    """A sequence's share of a step: compute its next `num_tokens` tokens, of which `samples` reach the end of the known ones."""
+    """A sequence's share of a step: its next `num_tokens` tokens; it `samples` if they reach the end of the known ones."""
 
     sequence: Sequence
     num_tokens: int
-
-    @property
-    def samples(self) -> bool:
-        return self.num_tokens == self.sequence.num_uncomputed_tokens
+    samples: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,7 @@ class Scheduler:
         self.num_empty_steps = 0
         self.num_preemptions = 0
         self._observer = observer
+        self._aborted: list[str] = []  # since the last record
 
     @property
     def has_unfinished(self) -> bool:
@@ -85,47 +85,47 @@ class Scheduler:
         for sequence in list(self.running):
             if budget == 0 or sequence.status is not SequenceStatus.RUNNING:
                 break  # out of tokens, or preempted to make room for an older one, as are all behind it
-            num_tokens = min(sequence.num_uncomputed_tokens, self.config.chunk_limit, budget)
-            if not self._reserve(sequence, num_tokens, preempted):
+            share = self._share(sequence, budget)
+            if not self._reserve(sequence, share.num_tokens, preempted):
                 break
-            scheduled.append(ScheduledSequence(sequence, num_tokens))
-            budget -= num_tokens
+            scheduled.append(share)
+            budget -= share.num_tokens
 
         while self.waiting and budget and not preempted and len(self.running) < self.config.max_num_seqs:
             if not self._admit(self.waiting[0]):
                 break
-            sequence = self.waiting.popleft()
-            num_tokens = min(sequence.num_uncomputed_tokens, self.config.chunk_limit, budget)
-            scheduled.append(ScheduledSequence(sequence, num_tokens))
-            budget -= num_tokens
+            share = self._share(self.waiting.popleft(), budget)
+            scheduled.append(share)
+            budget -= share.num_tokens
         return SchedulerOutput(tuple(scheduled), tuple(preempted))
 
-    def update(self, output: SchedulerOutput, sampled: Iterable[list[int]]) -> list[Sequence]:
-        """Book the step: `sampled` has one list per scheduled sequence, empty where its chunk did not reach the end.
+    def update(self, output: SchedulerOutput, sampled: Iterable[Sampled]) -> list[Sequence]:
+        """Book the step: `sampled` has one entry per scheduled sequence.
 
-        Returns the sequences that finished.
+        An entry is a list of tokens, empty where the chunk did not reach the end, or the NumericalError that ends this
+        request and no other. Returns the sequences that finished.
         """
         finished: list[Sequence] = []
         records: list[ScheduledRecord] = []
         for share, tokens in zip(output.scheduled, sampled, strict=True):
             sequence, block_ids = share.sequence, tuple(share.sequence.block_table)
-            if sequence.status is not SequenceStatus.RUNNING:
-                continue  # aborted while the step was computed: its tokens are dropped
-            assert bool(tokens) == share.samples, "a chunk samples exactly if it reaches the end of the known tokens"
+            if sequence.status is not SequenceStatus.RUNNING:  # aborted while the step was computed: its tokens are dropped
+                records.append(self._record(share, (), ()))
+                continue
+            if isinstance(tokens, NumericalError):
+                sequence.error, tokens = str(tokens), []
+                reason: FinishReason | None = FinishReason.ERROR
+            else:
+                assert bool(tokens) == share.samples, "a chunk samples exactly if it reaches the end of the known tokens"
+                reason = None
             sequence.num_computed_tokens += share.num_tokens
-            reason = self._append(sequence, tokens)
+            reason = reason or self._append(sequence, tokens)
             if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - share.num_tokens:
                 self._keep(sequence)  # the prompt is complete: others may share it from now on
             if reason is not None:
                 self._finish(sequence, reason)
                 finished.append(sequence)
-            state = reason.value if reason else "running"
-            records.append(
-                ScheduledRecord(
-                    request_id=sequence.request_id, num_tokens=share.num_tokens, num_computed_tokens=sequence.num_computed_tokens,
-                    num_tokens_known=len(sequence.token_ids), sampled=tuple(tokens), block_ids=block_ids, state=state,
-                )
-            )  # fmt: skip
+            records.append(self._record(share, tuple(tokens), block_ids))
         self._emit(output, records, finished)
         return finished
 
@@ -134,6 +134,7 @@ class Scheduler:
         for sequence in [*self.waiting, *self.running]:
             if sequence.request_id == request_id:
                 self._finish(sequence, FinishReason.ABORT)
+                self._aborted.append(request_id)
                 return True
         return False
 
@@ -150,6 +151,10 @@ class Scheduler:
                 f"{s.request_id}: computed tokens without a block"
             )
         self.cache.check([s.block_table for s in self.running])
+
+    def _share(self, sequence: Sequence, budget: int) -> ScheduledSequence:
+        num_tokens = min(sequence.num_uncomputed_tokens, self.config.chunk_limit, budget)
+        return ScheduledSequence(sequence, num_tokens, samples=num_tokens == sequence.num_uncomputed_tokens)
 
     def _reserve(self, sequence: Sequence, num_tokens: int, preempted: list[Sequence]) -> bool:
         """Blocks for the next `num_tokens`, preempting from the young end if need be; False if it had to preempt itself."""
@@ -214,18 +219,36 @@ class Scheduler:
     def _keep(self, sequence: Sequence) -> None:
         self.cache.keep(sequence.token_ids[: sequence.num_computed_tokens], sequence.block_table)
 
+    def _record(self, share: ScheduledSequence, tokens: tuple[int, ...], block_ids: tuple[int, ...]) -> ScheduledRecord:
+        sequence = share.sequence
+        return ScheduledRecord(
+            request_id=sequence.request_id,
+            num_tokens=share.num_tokens,
+            num_computed_tokens=sequence.num_computed_tokens,
+            num_tokens_known=len(sequence.token_ids),
+            sampled=tokens,
+            block_ids=block_ids,
+            state=sequence.finish_reason.value if sequence.finish_reason else "running",
+        )
+
     def _emit(self, output: SchedulerOutput, records: list[ScheduledRecord], finished: list[Sequence]) -> None:
         idle_reason = ""
         if not output.scheduled:
             self.num_empty_steps += 1
-            idle_reason = "nothing to do" if not self.has_unfinished else "no waiting request fits"
-        cache = self.cache
-        self._observer(
-            StepRecord(
-                step=self.num_steps, scheduled=tuple(records), idle_reason=idle_reason,
-                preempted=tuple(s.request_id for s in output.preempted), finished=tuple(s.request_id for s in finished),
-                waiting=len(self.waiting), running=len(self.running), free_blocks=cache.allocator.num_free,
-                cached_blocks=cache.prefix_cache.num_evictable, used_blocks=cache.num_used,
-            )
-        )  # fmt: skip
+            idle_reason = "no waiting request fits" if self.has_unfinished else "nothing to do"
+        record = StepRecord(
+            step=self.num_steps,
+            scheduled=tuple(records),
+            preempted=tuple(s.request_id for s in output.preempted),
+            finished=tuple(s.request_id for s in finished),
+            aborted=tuple(self._aborted),
+            waiting=len(self.waiting),
+            running=len(self.running),
+            free_blocks=self.cache.allocator.num_free,
+            cached_blocks=self.cache.prefix_cache.num_evictable,
+            used_blocks=self.cache.num_used,
+            idle_reason=idle_reason,
+        )
+        self._aborted.clear()
         self.num_steps += 1
+        self._observer(record)  # last: whatever an observer does, the books are closed

@@ -22,6 +22,7 @@ class FinishReason(Enum):
     LENGTH = "length"  # max_tokens, or the model's context is full
     KV_EXHAUSTED = "kv_exhausted"  # the whole KV pool cannot hold one token more
     ABORT = "abort"  # the caller gave it up
+    ERROR = "error"  # its logits held no number to choose by; `Sequence.error` says where
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Sequence:
     length_reason: FinishReason  # why it may not grow further
     status: SequenceStatus = SequenceStatus.WAITING
     finish_reason: FinishReason | None = None
+    error: str = ""
     num_computed_tokens: int = 0  # tokens whose K and V are in the pool
     num_cached_tokens: int = 0  # of these, found in the prefix cache at the last admission
     num_preemptions: int = 0

@@ -70,7 +70,10 @@ class Backend(Protocol):
     exact: bool
 
     def prepare(self, weights: Mapping[str, SourceWeight]) -> dict[str, Weight]:
-        """Bring weights into the form this backend computes with (packs, converts, moves to a device), once."""
+        """Bring weights into the form this backend computes with (packs, converts, moves to a device), once.
+
+        Matrices named "rope.*" are tables to look up, not operands of `linear`. A result may share memory with its source.
+        """
         ...
 
     def new_kv_cache(self, shape: tuple[int, int, int, int, int, int]) -> Array:

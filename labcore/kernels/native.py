@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from labcore.core.errors import BackendUnavailable
+from labcore.core.errors import BackendUnavailable, InvalidConfig
 from labcore.core.machine import num_cores
 from labcore.kernels.api import ForwardBatch, SourceWeight
 from labcore.quant.quantized_tensor import QuantizedTensor
@@ -41,12 +41,15 @@ class NativeBackend:
         if _nanobind is None:
             raise BackendUnavailable(_WHY_NOT)
         threads = num_cores() if threads is None else threads
-        if not 1 <= threads <= 1024:
-            raise BackendUnavailable(f"threads is {threads}; expected 1 to 1024")
+        if not isinstance(threads, int):
+            raise InvalidConfig(f"threads is {threads!r}; expected a whole number from 1 to 1024")
         try:
             self._operators = _nanobind.Operators(isa or os.environ.get("LABCORE_ISA", ""), threads)
-        except (ValueError, RuntimeError) as error:  # an unknown instruction set; more threads than the system starts
-            raise BackendUnavailable(str(error)) from None
+        except (
+            ValueError,
+            RuntimeError,
+        ) as error:  # not a matter of this machine: asked for wrongly, so no other backend steps in
+            raise InvalidConfig(str(error)) from None
         self.isa: str = self._operators.isa
         self.threads = threads
 

@@ -41,10 +41,12 @@ class ReferenceBackend:
         return weight[token_ids]
 
     def rms_norm(self, x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+        _check_shape("rms_norm: weight", weight, x.shape[-1:])
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         return x / np.sqrt(mean_square + self.dtype.type(eps)) * weight
 
     def add_rms_norm(self, x: np.ndarray, residual: np.ndarray, weight: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
+        _check_shape("add_rms_norm: residual", residual, x.shape)
         total = x + residual
         return self.rms_norm(total, weight, eps), total
 
@@ -87,7 +89,10 @@ class ReferenceBackend:
         return out
 
     def silu_and_mul(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):  # e^-gate may overflow to inf, and gate / inf is the right 0
+        _check_shape("silu_and_mul: up", up, gate.shape)
+        # at the least number of the type e^-gate overflows to inf, and gate / inf is the right 0; -inf / inf would be a NaN
+        with np.errstate(over="ignore"):
+            gate = np.maximum(gate, np.finfo(self.dtype).min)
             return gate / (1 + np.exp(-gate)) * up
 
     def take_rows(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -101,7 +106,8 @@ def _attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray, positions: np.n
     """q (T, heads, dim); keys, values (kv_heads, keys, dim); positions (T,) -> (T, heads, dim)."""
     tokens, heads, dim = q.shape
     num_keys = positions.max() + 1
-    keys, values = keys[:, :num_keys], values[:, :num_keys]  # what lies beyond may be NaN: it is cut off, not masked
+    # what lies beyond may be NaN: it is cut off, not masked; contiguous, as einsum's order of summing follows the strides
+    keys, values = np.ascontiguousarray(keys[:, :num_keys]), np.ascontiguousarray(values[:, :num_keys])
     grouped = q.reshape(tokens, len(keys), heads // len(keys), dim)
     scores = np.einsum("tkgd,ksd->tkgs", grouped, keys, optimize=True) * q.dtype.type(scale)
     visible = np.arange(num_keys) <= positions[:, None]  # (T, keys)
@@ -109,6 +115,11 @@ def _attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray, positions: np.n
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return np.einsum("tkgs,ksd->tkgd", weights, values, optimize=True).reshape(tokens, heads, dim)
+
+
+def _check_shape(what: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+    if array.shape != expected:  # numpy would broadcast
+        raise ValueError(f"{what} has shape {array.shape}; expected {expected}")
 
 
 def _check_ids(what: str, ids: np.ndarray, limit: int) -> None:

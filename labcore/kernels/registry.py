@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labcore.core.errors import BackendUnavailable
+from labcore.core.errors import BackendUnavailable, LabError
 from labcore.kernels.api import Backend
 
 
@@ -56,13 +56,21 @@ _FACTORIES: dict[str, tuple[Callable[[int | None], Backend], str]] = {
 def get_backend(name: str | None = None, *, threads: int | None = None) -> Backend:
     """The backend of that name; without a name, the fastest that this machine runs.
 
-    threads: of the native backend; None = all cores. Raises BackendUnavailable with the reason.
+    threads: of the native backend; None = all cores. Raises BackendUnavailable with the reason, or InvalidConfig (threads,
+    LABCORE_ISA).
     """
     if name is None:
-        name = next(status.name for status in backend_statuses() if status.available)
+        return next(backend for backend in map(_or_none, _FACTORIES, [threads] * len(_FACTORIES)) if backend)
     if name not in _FACTORIES:
         raise BackendUnavailable(f"unknown backend {name!r}; known: {', '.join(_FACTORIES)}")
     return _FACTORIES[name][0](threads)
+
+
+def _or_none(name: str, threads: int | None) -> Backend | None:
+    try:
+        return _FACTORIES[name][0](threads)
+    except BackendUnavailable:
+        return None
 
 
 def backend_statuses() -> list[BackendStatus]:
@@ -71,7 +79,7 @@ def backend_statuses() -> list[BackendStatus]:
     for name, (factory, description) in _FACTORIES.items():
         try:
             factory(1)
-        except BackendUnavailable as error:
+        except LabError as error:
             statuses.append(BackendStatus(name, False, str(error)))
         else:
             statuses.append(BackendStatus(name, True, description))

@@ -9,6 +9,7 @@ that it was made with; so make it with settings whose answer is the same on ever
 from __future__ import annotations
 
 import html
+from threading import Lock
 from typing import Any
 
 import ipywidgets  # type: ignore[import-untyped]
@@ -25,6 +26,7 @@ class LiveGenerate(ipywidgets.VBox):
 
     def __init__(self, llm: LLM, prompt: str, *, max_tokens: int = 5, temperature: float = 0.0, seed: int = 0) -> None:
         self._llm = llm
+        self._turn = Lock()  # JupyterLab may deliver the changes of two controls on two threads; an engine has one caller
         look = {"layout": ipywidgets.Layout(width="32em"), "style": {"description_width": "7em"}, "continuous_update": False}
         self.prompt = ipywidgets.Text(description="prompt", value=prompt, **look)
         self.temperature = ipywidgets.FloatSlider(description="temperature", value=temperature, min=0, max=2, step=0.1, **look)
@@ -38,7 +40,11 @@ class LiveGenerate(ipywidgets.VBox):
             control.observe(self.generate, names="value")
 
     def generate(self, change: object = None) -> None:
-        """Answer the present settings."""
+        """Answer the present settings; another call waits until this one is done."""
+        with self._turn:
+            self._generate()
+
+    def _generate(self) -> None:
         pieces: list[str] = []
         try:
             params = SamplingParams(

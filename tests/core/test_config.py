@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from labcore.core.config import CacheConfig, ModelConfig, SchedulerConfig
+from labcore.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from labcore.core.errors import InvalidConfig
 
 
@@ -23,7 +23,7 @@ def test_model_config_names_the_bad_field(field: str, value: object) -> None:
         dataclasses.replace(ModelConfig.lab(), **{field: value})
 
 
-@pytest.mark.parametrize("fields", [{"block_size": 0}, {"num_blocks": -4}, {"num_blocks": "8"}])
+@pytest.mark.parametrize("fields", [{"block_size": 0}, {"num_blocks": -4}, {"num_blocks": "8"}, {"num_blocks": 10**9}])
 def test_cache_config_names_the_bad_field(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(fields))):
         CacheConfig(**fields)  # type: ignore[arg-type]
@@ -35,6 +35,12 @@ def test_cache_config_names_the_bad_field(fields: dict[str, object]) -> None:
 def test_scheduler_config_names_the_bad_field(fields: dict[str, int]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(fields))):
         SchedulerConfig(**fields)
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 32, "a", 1.5])
+def test_engine_config_names_a_bad_seed(seed: object) -> None:
+    with pytest.raises(InvalidConfig, match="seed"):
+        EngineConfig(seed=seed)  # type: ignore[arg-type]
 
 
 def test_derived_sizes() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
-from labcore.core.errors import InvalidRequest
+from labcore.core.errors import InvalidConfig, InvalidRequest
+from labcore.core.trace import StepRecord
 from labcore.engine.llm import LLM
 from labcore.engine.llm_engine import LLMEngine
 from labcore.engine.sampling_params import SamplingParams
+from labcore.kernels.api import ForwardBatch
 from labcore.model.llama import LlamaModel
 
 GREEDY = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
@@ -81,10 +84,105 @@ def test_an_empty_prompt_is_refused_and_the_next_one_runs(lab_model: LlamaModel,
         engine.check()
 
 
-@pytest.mark.parametrize("prompt", [[-1], [1024], [1.0], [True], [None], ["a"]])
+@pytest.mark.parametrize("prompt", [[-1], [1024], [1.0], [True], [None], ["a"], [np.int64(1024)]])
 def test_ids_outside_the_vocabulary_are_refused(lab_model: LlamaModel, prompt: list[object]) -> None:
     with pytest.raises(InvalidRequest, match=r"prompt token .* is not an id in \[0, 1024\)"):
         LLMEngine(lab_model).add_request("a", prompt)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "prompts", [None, b"abc", {1, 2}, {"a": 1}, 7, [None], [b"abc"], [[[1]]], (t for t in [1]), [1.5], ["a", 1]]
+)
+def test_what_is_no_prompt_is_refused_by_name(llm: LLM, prompts: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"a prompt is a text or a list of token ids; got|is not an id in"):
+        llm.generate(prompts, GREEDY)  # type: ignore[arg-type]
+    assert idle(llm)
+
+
+@pytest.mark.parametrize("prompt", [np.array([7, 8, 9]), [np.int64(7), np.int64(8), np.int64(9)], (7, 8, 9)])
+def test_ids_may_come_from_numpy(llm: LLM, prompt: object) -> None:
+    truth = llm.generate([7, 8, 9], GREEDY)[0].token_ids
+    assert llm.generate(prompt, GREEDY)[0].token_ids == truth  # type: ignore[arg-type]
+    assert llm.generate([prompt], GREEDY)[0].token_ids == truth  # type: ignore[list-item]
+
+
+def test_parameters_are_what_was_checked(llm: LLM) -> None:
+    stops = [5]
+    params = SamplingParams(stop_token_ids=stops, max_tokens=np.int64(3))  # type: ignore[arg-type]
+    stops.append(6)
+    assert params.stop_token_ids == (5,)
+    assert SamplingParams(stop_token_ids=(t for t in [5])).stop_token_ids == (5,)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="stop token 1024 is outside the vocabulary of 1024"):
+        llm.generate("x", SamplingParams(stop_token_ids=(1024,)))
+    with pytest.raises(InvalidRequest, match=r"params is {}; expected SamplingParams"):
+        llm.generate("x", {})  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="loaded already"):
+        LLM(llm.model, backend="numpy")
+
+
+class Poisoned:
+    """A model whose logits for one token id are NaN whenever that token was the last one."""
+
+    def __init__(self, inner: LlamaModel, token: int) -> None:
+        self.inner, self.token = inner, token
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def forward(self, batch: ForwardBatch, kv: object) -> np.ndarray:
+        logits = self.inner.forward(batch, kv).copy()
+        logits[batch.token_ids[batch.logits_indices] == self.token] = np.nan
+        return logits
+
+
+def test_a_row_of_nan_ends_its_request_and_no_other(lab_model: LlamaModel) -> None:
+    """A36: the good one says what it says alone; the bad one ends by name; the engine goes on."""
+    llm = LLM(lab_model)
+    truth = llm.generate([5, 6], GREEDY)[0]
+    llm.engine.runner.model = Poisoned(lab_model, 99)  # type: ignore[assignment]
+    bad, good = llm.generate([[5, 99], [5, 6]], GREEDY)
+    assert (bad.finish_reason, bad.token_ids) == ("error", [])
+    assert "position 2 is nan" in bad.error
+    assert good.token_ids == truth.token_ids
+    assert idle(llm)
+    assert llm.generate([5, 6], GREEDY)[0].token_ids == truth.token_ids
+
+
+def test_an_observer_that_raises_leaves_the_engine_usable(lab_model: LlamaModel) -> None:
+    def observer(record: StepRecord) -> None:
+        if record.finished:
+            raise RuntimeError("observer")
+
+    llm = LLM(lab_model, observer=observer)
+    with pytest.raises(RuntimeError, match="observer"):
+        llm.generate("x", GREEDY)
+    assert idle(llm)
+    engine = LLMEngine(lab_model, observer=observer)
+    for _ in range(2):  # the id of a request that ended so is free again
+        engine.add_request("a", "x", SamplingParams(max_tokens=1, temperature=0.0))
+        with pytest.raises(RuntimeError, match="observer"):
+            engine.step()
+        engine.check()
+
+
+def test_an_abort_from_an_observer_costs_no_mate_its_tokens(lab_model: LlamaModel) -> None:
+    truth = LLM(lab_model).generate("mate", GREEDY)[0].token_ids
+    engine = LLMEngine(lab_model, observer=lambda record: engine.abort("a") if record.step == 1 else None)
+    engine.add_request("a", "gone", GREEDY)
+    engine.add_request("b", "mate", GREEDY)
+    seen: dict[str, list[int]] = {"a": [], "b": []}
+    while engine.has_unfinished:
+        for out in engine.step():
+            seen[out.request_id] += out.token_ids
+        engine.check()
+    assert seen["b"] == truth
+    assert len(seen["a"]) == 1
+
+
+def test_others_may_use_the_engine_of_an_llm(llm: LLM) -> None:
+    llm.engine.add_request("mine", "x", GREEDY)
+    assert len(llm.generate("y", GREEDY)[0].token_ids) == 6
+    assert idle(llm)
 
 
 @pytest.mark.parametrize("prompt", ["\ud800", "ok \udfff", "\udc80\udc81"])

@@ -83,11 +83,12 @@ def test_random_numbers_are_fixed_by_their_place() -> None:
     assert values == [uniform(*place) for place in places]
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("greedy", [True, False])
-def test_a_nan_is_named_and_not_sampled(greedy: bool) -> None:
-    logits = np.zeros(9, np.float32)
-    logits[4] = np.nan
-    with pytest.raises(NumericalError, match=r"position 3 hold a NaN .*token id 4"):
+def test_what_is_no_number_is_named_and_not_sampled(greedy: bool, value: float) -> None:
+    logits = np.full(9, value if value == -np.inf else 0.0, np.float32)
+    logits[4] = value
+    with pytest.raises(NumericalError, match=r"largest logit of position 3 is -?(nan|inf) \(token id [04]\)"):
         sample(logits, SamplingParams(temperature=0.0 if greedy else 1.0), seed=0, position=3)
 
 

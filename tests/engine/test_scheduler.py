@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support import DictCache
 
 from labcore.core.config import CacheConfig, SchedulerConfig
-from labcore.core.errors import InvalidRequest
+from labcore.core.errors import InvalidRequest, NumericalError
 from labcore.core.trace import StepRecord
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler, SchedulerOutput
@@ -91,6 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         cache = PagedCache(self.pool, DictCache if cached else None)
         self.scheduler = Scheduler(config, cache, self.records.append)
+        self.aborted: list[str] = []  # since the last step
         self.alive: dict[str, Sequence] = {}
         self.prompts: dict[str, list[int]] = {}
         self.num_added = 0
@@ -114,6 +115,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.alive)))
         assert self.scheduler.abort(name)
         assert not self.scheduler.abort(name)  # the second time it is gone
+        self.aborted.append(name)
         sequence = self.alive.pop(name)
         assert (sequence.finish_reason, sequence.block_table) == (FinishReason.ABORT, [])
 
@@ -123,6 +125,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         oldest = self.scheduler.running[0] if self.scheduler.running else None
         computed = oldest.num_computed_tokens if oldest else 0
         output = step(self.scheduler)
+        self.check_record(self.records[-1], output)
         assert output.scheduled, "something waits or runs, and nothing was scheduled"
         assert sum(s.num_tokens for s in output.scheduled) <= self.scheduler.config.max_num_batched_tokens
         assert not {id(s) for s in output.preempted} & {id(s.sequence) for s in output.scheduled}, "a victim runs"
@@ -133,6 +136,23 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert sequence.token_ids == expected(self.prompts[name], sequence.max_length)
                 del self.alive[name]
 
+    def check_record(self, record: StepRecord, output: SchedulerOutput) -> None:
+        """What the record says is what the sequences and queues show."""
+        assert [s.request_id for s in record.scheduled] == [s.sequence.request_id for s in output.scheduled]
+        for told, share in zip(record.scheduled, output.scheduled, strict=True):
+            sequence = share.sequence
+            assert (told.num_tokens, told.num_computed_tokens) == (share.num_tokens, sequence.num_computed_tokens)
+            assert (told.num_tokens_known, len(told.sampled)) == (len(sequence.token_ids), int(share.samples))
+            assert told.sampled in ((), (sequence.token_ids[-1],))
+            assert told.state == (sequence.finish_reason.value if sequence.finish_reason else "running")
+            assert len(told.block_ids) >= self.scheduler.cache.blocks_for(told.num_computed_tokens)
+            assert sequence.finish_reason or told.block_ids == tuple(sequence.block_table)
+        assert (record.waiting, record.running) == (len(self.scheduler.waiting), len(self.scheduler.running))
+        assert set(record.finished) == {s.request_id for s in record.scheduled if s.state != "running"}
+        assert (record.preempted, record.idle_reason) == (tuple(s.request_id for s in output.preempted), "")
+        assert list(record.aborted) == self.aborted
+        self.aborted.clear()
+
     @invariant()
     def books_balance(self) -> None:
         if hasattr(self, "scheduler"):
@@ -142,9 +162,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         work = sum(s.max_length for s in self.alive.values())
-        steps = drain(self.scheduler, most=200 + 40 * work * (1 + len(self.alive)))
-        assert steps <= 200 + 40 * work * (1 + len(self.alive))
+        drain(self.scheduler, most=200 + 40 * work * (1 + len(self.alive)))
         assert self.scheduler.cache.num_used == 0
+        assert [record.step for record in self.records] == list(range(len(self.records)))
+        assert sum(len(record.preempted) for record in self.records) == self.scheduler.num_preemptions
         for record in self.records:
             assert record.free_blocks + record.cached_blocks + record.used_blocks == self.pool.num_blocks
 
@@ -281,13 +302,52 @@ def test_tokens_behind_a_stop_are_cut() -> None:
     scheduler.check()
 
 
+def test_limits_of_a_step_are_kept() -> None:
+    scheduler, records = make_scheduler(num_blocks=40, max_num_seqs=2, max_chunk_tokens=3, max_num_batched_tokens=5)
+    for i in range(4):
+        scheduler.add(make_sequence(f"r{i}", [i + 1] * 9, 12))
+    drain(scheduler)
+    assert max(len(record.scheduled) for record in records) == 2
+    assert max(share.num_tokens for record in records for share in record.scheduled) == 3
+    assert max(record.num_tokens for record in records) == 5
+
+
+def test_a_running_prompt_is_shared_as_soon_as_it_is_computed() -> None:
+    scheduler = Scheduler(SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=16), DictCache))
+    first, second = make_sequence("first", list(range(1, 14)), 20), make_sequence("second", list(range(1, 14)), 20)
+    scheduler.add(first)
+    step(scheduler)
+    scheduler.add(second)
+    step(scheduler)
+    assert second.num_cached_tokens == 12
+    assert second.block_table[:3] == first.block_table[:3]
+    drain(scheduler)
+    assert first.token_ids == second.token_ids
+
+
+def test_a_numerical_error_ends_its_request_and_no_other() -> None:
+    """A36: a row of NaN once stopped the step, and with it everybody, again and again."""
+    scheduler, records = make_scheduler()
+    bad, good = make_sequence("bad", [1, 2], 12), make_sequence("good", [3, 4], 5)
+    scheduler.add(bad)
+    scheduler.add(good)
+    output = scheduler.schedule()
+    assert scheduler.update(output, [NumericalError("no number"), [7]]) == [bad]
+    scheduler.check()
+    assert (bad.finish_reason, bad.error, bad.output_token_ids) == (FinishReason.ERROR, "no number", [])
+    assert (records[0].scheduled[0].state, good.output_token_ids) == ("error", [7])
+    drain(scheduler)
+
+
 def test_an_abort_while_the_step_is_computed_drops_its_tokens() -> None:
-    scheduler, _ = make_scheduler()
+    scheduler, records = make_scheduler()
     scheduler.add(make_sequence("a", [1, 2], 12))
     scheduler.add(make_sequence("b", [3, 4], 4))
     output = scheduler.schedule()
     scheduler.abort("a")
     scheduler.update(output, execute(output))
     scheduler.check()
+    assert records[0].aborted == ("a",)
+    assert [(s.request_id, s.num_tokens, s.state) for s in records[0].scheduled] == [("a", 2, "abort"), ("b", 2, "running")]
     drain(scheduler)
     assert scheduler.cache.allocator.num_free == 8

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from support import ISAS, exact_backends, ids, paged_batch
@@ -107,6 +110,46 @@ def test_a_forked_child_computes_and_ends() -> None:
     child.kill()
     assert not alive
     assert queue.get()
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no fork on this system")
+def test_a_child_forked_in_mid_kernel_computes_too() -> None:
+    """Another thread held the locks when the process was forked; in the child nobody will ever give them back."""
+    code = """
+import os, sys, threading, time
+import numpy as np
+from labcore.kernels.native import NativeBackend
+backend = NativeBackend(threads=2)
+weight = backend.prepare({"w": np.ones((2048, 1024), np.float32)})["w"]
+x = np.ones((256, 1024), np.float32)
+threading.Thread(target=lambda: [backend.linear(x, weight) for _ in range(10**6)], daemon=True).start()
+time.sleep(0.2)
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if backend.linear(x[:3], weight)[0, 0] == 1024 else 1)
+    if os.waitpid(child, 0)[1] != 0:
+        os._exit(1)
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("query_start", [0, 3, 1]), ("query_start", [0, 1, 1]), ("query_start", [-1, 1, 2]), ("query_start", [1, 1, 2]),
+        ("block_table_start", [0, 1 - 2**60, 1]), ("block_table_start", [1, 0, 1]), ("block_table_start", [0, 1, 2**62]),
+        ("positions", [0, 16]), ("positions", [-1, 0]), ("block_tables", [0, 9]), ("block_tables", [-1, 0]),
+    ],
+)  # fmt: skip
+def test_a_batch_that_points_outside_is_refused(field: str, values: list[int]) -> None:
+    good = {"positions": [0, 0], "query_start": [0, 1, 2], "block_tables": [0, 1], "block_table_start": [0, 1, 2]}
+    batch = {name: ids(column) for name, column in {**good, field: values}.items()}
+    q, kv = np.ones((2, 1, 8), np.float32), np.ones((2, 2, 1, 16, 8), np.float32)
+    operators = NativeBackend(threads=1)._operators
+    with pytest.raises(ValueError, match=r"paged_attention|block id"):
+        operators.paged_attention(np.empty_like(q), q, kv, *batch.values(), 1.0)
 
 
 @pytest.mark.parametrize("bad", [ids([-1]), ids([4])])

@@ -136,10 +136,10 @@ def test_the_oracle_agrees_with_torch() -> None:
 
 def test_extreme_values(backend: Backend) -> None:
     """exp at its edges: a silu of -1e4 is 0, of 1e4 is itself; a NaN stays a NaN; a row of zeros normalises to zeros."""
-    x = np.array([[-1e4, -100, -88, 0, 88, 1e4, np.nan]], np.float32)
+    x = np.array([[-np.inf, -3e38, -1e36, -1e4, -100, -88, 0, 88, 1e4, np.nan]], np.float32)
     out = backend.silu_and_mul(x, np.ones_like(x))
-    assert np.allclose(out[0, :6], [0, 0, 0, 0, 88, 1e4], atol=1e-6)
-    assert np.isnan(out[0, 6])
+    assert np.allclose(out[0, :9], [0, 0, 0, 0, 0, 0, 0, 88, 1e4], atol=1e-6)
+    assert np.isnan(out[0, 9])
     assert np.array_equal(backend.rms_norm(np.zeros((2, 9), np.float32), np.ones(9, np.float32), EPS), np.zeros((2, 9)))
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -52,6 +53,14 @@ def test_a_refusal_is_shown_and_the_next_prompt_runs(llm: LLM) -> None:
     live.prompt.value = "hello"
     assert "2 tokens" in live.answer.value
     assert not llm.engine.has_unfinished
+
+
+def test_changes_on_several_threads_take_turns() -> None:
+    live = LiveGenerate(LLM("lab"), "hello", max_tokens=24)
+    expected = live.answer.value
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(live.generate, range(12)))
+    assert live.answer.value == expected
 
 
 def test_what_a_model_or_a_reader_writes_is_text(llm: LLM) -> None:
@@ -119,8 +128,11 @@ def test_in_jupyterlab_a_slider_and_the_text_are_answered(tmp_path: Path) -> Non
         handle.focus()
         page.keyboard.press("ArrowRight")
         answer.get_by_text("4 tokens, ended by:").wait_for()
+        for _ in range(6):  # and while it still answers these, the text changes: on another thread of the kernel
+            page.keyboard.press("ArrowRight")
         text = page.locator(".widget-text input")
         text.fill("good morning")
         text.press("Enter")
         answer.get_by_text("good morning").wait_for()
+        answer.get_by_text("10 tokens, ended by:").wait_for()
         assert page.locator(".jp-OutputArea-output .lab-live").count() == 0  # the control itself, not its picture

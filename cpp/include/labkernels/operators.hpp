@@ -116,9 +116,10 @@ class Operators {
         check_ids("block id", a.tables, table_length, blocks);
         std::vector<int64_t> sequence_of((size_t)tokens);
         for (int64_t s = 0; s < sequences; s++) {
+            if (!ascends(query_start + s, tokens) || !ascends(a.table_start + s, table_length))
+                throw std::invalid_argument("paged_attention: query_start or block_table_start descends or leaves its array at sequence " +
+                                            std::to_string(s));
             const int64_t held = (a.table_start[s + 1] - a.table_start[s]) * a.block_size;
-            if (a.table_start[s] < 0 || held < 0 || a.table_start[s + 1] > table_length || query_start[s] < 0 || query_start[s + 1] > tokens)
-                throw std::invalid_argument("paged_attention: query_start or block_table_start runs out of its array at sequence " + std::to_string(s));
             check_ids("paged_attention: position", a.positions + query_start[s], query_start[s + 1] - query_start[s], held);
             for (int64_t t = query_start[s]; t < query_start[s + 1]; t++) sequence_of[(size_t)t] = s;
         }
@@ -138,6 +139,7 @@ class Operators {
     static constexpr int64_t ROW_CHUNK = 64;
     static constexpr int64_t MIN_WORK = 16384;  // elements below which waking a thread costs more than it brings
 
+    static bool ascends(const int64_t* start, int64_t end) { return 0 <= start[0] && start[0] <= start[1] && start[1] <= end; }
     static int64_t rows_worth(int64_t dim) { return MIN_WORK / (dim + 1) + 1; }
 
     const KernelTable& kernels_;

@@ -4,7 +4,10 @@
 
 namespace labkernels::LAB_ISA {
 
-static inline vec silu_times(vec gate, vec up) { return gate / (set1(1.0f) + exp(set1(0.0f) - gate)) * up; }
+// Below -88 the true value is under 1e-36, and exp saturates: the result is 0. A NaN stays a NaN.
+static inline vec silu_times(vec gate, vec up) {
+    return zero_below(gate / (set1(1.0f) + exp(set1(0.0f) - gate)), gate, -88.0f) * up;
+}
 
 static void silu_and_mul(float* out, const float* gate, const float* up, int64_t begin, int64_t end) {
     int64_t i = begin;

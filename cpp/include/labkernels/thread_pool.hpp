@@ -21,6 +21,8 @@ namespace labkernels {
 class ThreadPool {
    public:
     explicit ThreadPool(int threads) : team_(std::make_unique<Team>()) {
+        if (threads < 1 || threads > 1024)
+            throw std::invalid_argument("threads is " + std::to_string(threads) + "; expected 1 to 1024");
         team_->scratch.resize((size_t)threads);
         try {
             for (int i = 1; i < threads; i++) team_->workers.emplace_back([team = team_.get(), i] { team->serve(i); });
@@ -39,10 +41,12 @@ class ThreadPool {
     template <class Work>
     void run(int64_t items, int64_t grain, int64_t scratch_floats, const Work& work) {
         if (items <= 0) return;
+        if (forked()) return work(0, items, std::vector<float>((size_t)scratch_floats).data());  // its locks may be held for ever
         std::lock_guard<std::mutex> one_at_a_time(team_->turn);  // also what keeps callers off each other's scratch
-        for (std::vector<float>& own : team_->scratch)
-            if ((int64_t)own.size() < scratch_floats) own.resize((size_t)scratch_floats);
-        if (size() == 1 || items <= grain || forked()) return work(0, items, team_->scratch[0].data());
+        const bool alone = size() == 1 || items <= grain;
+        for (int i = 0; i < (alone ? 1 : size()); i++)
+            if ((int64_t)team_->scratch[i].size() < scratch_floats) team_->scratch[i].resize((size_t)scratch_floats);
+        if (alone) return work(0, items, team_->scratch[0].data());
         Job job{items, std::max(grain, items / (4 * size())), &work,
                 [](const void* w, int64_t b, int64_t e, float* s) { (*static_cast<const Work*>(w))(b, e, s); }};
         team_->start(&job);
