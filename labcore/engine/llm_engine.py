@@ -12,11 +12,12 @@ from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from numbers import Integral
+from threading import Lock
 
 import numpy as np
 
 from labcore.core.config import EngineConfig
-from labcore.core.errors import InvalidRequest, NumericalError
+from labcore.core.errors import InvalidRequest, LabError, NumericalError
 from labcore.core.trace import StepRecord
 from labcore.engine.model_runner import ModelRunner
 from labcore.engine.sampling_params import SamplingParams
@@ -57,7 +58,7 @@ class _Request:
 
 
 class LLMEngine:
-    """A model, a scheduler and a pool. Not thread-safe: one caller steps it."""
+    """A model, a scheduler and a pool. Not thread-safe: one thread adds, steps and aborts; two steps at once are refused."""
 
     def __init__(
         self, model: LlamaModel, config: EngineConfig | None = None, observer: Callable[[StepRecord], None] = lambda record: None
@@ -70,6 +71,7 @@ class LLMEngine:
         self.runner = ModelRunner(model, self.config.cache)
         self._requests: dict[str, _Request] = {}
         self._num_added = 0
+        self._turn = Lock()
 
     @property
     def has_unfinished(self) -> bool:
@@ -90,9 +92,14 @@ class LLMEngine:
 
         An observer that raises ends the step after its books are closed; the step's outputs are lost.
         """
-        output = self.scheduler.schedule()
-        sampled = self.runner.execute(output)
-        self.scheduler.update(output, sampled)
+        if not self._turn.acquire(blocking=False):
+            raise LabError("two threads step one engine at the same time; let one do it, or take turns with a lock")
+        try:
+            output = self.scheduler.schedule()
+            sampled = self.runner.execute(output)
+            self.scheduler.update(output, sampled)
+        finally:
+            self._turn.release()
         shares = zip(output.scheduled, sampled, strict=True)
         return [self._output(share.sequence, new) for share, new in shares if new and self._listens(share.sequence)]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
-from labcore.core.errors import InvalidConfig, InvalidRequest
+from labcore.core.errors import InvalidConfig, InvalidRequest, LabError
 from labcore.core.trace import StepRecord
 from labcore.engine.llm import LLM
 from labcore.engine.llm_engine import LLMEngine
@@ -177,6 +177,13 @@ def test_an_abort_from_an_observer_costs_no_mate_its_tokens(lab_model: LlamaMode
         engine.check()
     assert seen["b"] == truth
     assert len(seen["a"]) == 1
+
+
+def test_two_steps_at_once_are_refused(lab_model: LlamaModel) -> None:
+    engine = LLMEngine(lab_model, observer=lambda record: engine.step())
+    engine.add_request("a", "x", GREEDY)
+    with pytest.raises(LabError, match="two threads step one engine"):
+        engine.step()
 
 
 def test_others_may_use_the_engine_of_an_llm(llm: LLM) -> None:
