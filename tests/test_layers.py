@@ -17,13 +17,20 @@ ROOT = Path(__file__).parents[1]
 def test_figures_of_the_set_up_are_those_of_the_committed_result() -> None:
     result = json.loads((ROOT / "book/results/setup.json").read_text())
     readme, using = (ROOT / "README.md").read_text(), (ROOT / "book/using.md").read_text()
-    cells = [f"{result['downloaded_mb']} MB", f"{result['venv_gb']} GB", f"{result['model_mb']} MB", f"{result['first_setup_s']} s"]
+    cells = [
+        f"{result['downloaded_mb']} MB",
+        f"{result['venv_gb']} GB",
+        f"{result['model_mb']} MB",
+        f"{result['first_setup_s']} s",
+    ]
     assert [cell for cell in [*cells, f"{result['later_start_s']} s"] if f"| {cell} |" not in readme] == []
     assert f"{result['venv_gb']} GB on disk" in using and f"({result['model_mb']} MB)" in using
     assert "cores" in result["machine"]
 
 
-@pytest.mark.parametrize("command", ["python3 -m labcore up", "python3 -m labcore verify", "labcore fetch smollm2", "pytest --nbval"])
+@pytest.mark.parametrize(
+    "command", ["python3 -m labcore up", "python3 -m labcore verify", "labcore fetch smollm2", "pytest --nbval"]
+)
 def test_the_readme_shows_the_commands(command: str) -> None:
     assert command in (ROOT / "README.md").read_text()
 

@@ -1,8 +1,8 @@
 """Dispatch of `labcore COMMAND`. Standard library only, and starts on Python 3.8: a command is imported when it is asked for.
 
 A command module has `add_arguments(parser)` and `run(args) -> document`: the document (a dict) is what `--json` prints,
-exactly one on stdout; without `--json` the command has printed its own text. Everything else goes to stderr. A command that
-runs on, streams, or answers with an exit code of its own sets `JSON = False` and returns the exit code.
+exactly one on stdout; without `--json` the command has printed its own text. Everything else goes to stderr. A document that
+holds an `exit_code` sets it. A command that runs on sets `JSON = False` and returns its exit code.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _run(command: ModuleType, args: argparse.Namespace) -> int:
         if as_json:
             print(json.dumps(result, ensure_ascii=True, allow_nan=False), file=stdout)
         stdout.flush()
-        return 0
+        return int(result.get("exit_code", 0))
     except LabError as error:
         if args.debug:
             raise

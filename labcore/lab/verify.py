@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from typing import Any
 
 from labcore.lab import processes
 from labcore.lab.environment import Environment
@@ -32,8 +33,11 @@ def stages(environment: Environment) -> dict[str, list[str]]:
     }
 
 
-def verify(environment: Environment | None = None) -> int:
-    """Run it all; returns pytest's exit code, or 1 where only an earlier stage failed. Raises SetupFailed."""
+def verify(environment: Environment | None = None) -> dict[str, Any]:
+    """Run it all; returns the stages (name, ok, seconds) and the exit code: pytest's, or 1 where only an earlier stage failed.
+
+    Raises SetupFailed.
+    """
     environment = environment or Environment()
     begun = time.monotonic()
     with processes.on_signals(processes.leave, ("SIGTERM", "SIGHUP")):
@@ -57,14 +61,20 @@ def verify(environment: Environment | None = None) -> int:
         print(f"{'tests':<10}follow: pytest {' '.join(TESTS)}\n", flush=True)
         if failed:  # said before the tests: their closing line is the last one
             print(f"labcore: failed before the tests: {', '.join(failed)}", file=sys.stderr, flush=True)
+        begun = time.monotonic()
         code = _tests(environment)
-    return code or int(bool(failed))
+        table.append(("tests", code, time.monotonic() - begun))
+    return {
+        "stages": [{"name": name, "ok": not code, "seconds": round(seconds, 1)} for name, code, seconds in table],
+        "exit_code": code or int(bool(failed)),
+    }
 
 
 def _tests(environment: Environment) -> int:
     # not in a group of its own: Ctrl-C shall reach pytest, which then says what it was doing
     argv = [str(environment.python), "-m", "pytest", *TESTS]
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, cwd=environment.root, env=environment.variables())
+    out = sys.stderr if sys.stdout is sys.stderr else None  # --json: stdout is for the document
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, cwd=environment.root, env=environment.variables())
     try:
         return process.wait()
     except KeyboardInterrupt:

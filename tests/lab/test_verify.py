@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,8 +18,10 @@ RUN = """
 import sys
 from pathlib import Path
 from labcore.lab.environment import Environment
-from labcore.lab.verify import verify
-sys.exit(verify(Environment(Path(sys.argv[1]))))
+from labcore.lab import verify
+from labcore.cli.main import main
+verify.Environment = lambda: Environment(Path(sys.argv[1]))
+sys.exit(main(["verify", *sys.argv[2:]]))
 """
 STAGES = ["ruff", "importlinter", "mypy", "jupyter_book", "pytest"]
 CLOSING = "==== 3 passed in 0.01s ===="
@@ -40,10 +43,10 @@ def checked(project: Project) -> Project:
     return project
 
 
-def run(project: Project, merged: bool = False, **fakes: str) -> subprocess.CompletedProcess[str]:
+def run(project: Project, *args: str, merged: bool = False, **fakes: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "FAKE_PYTEST": f"0:{CLOSING}", **{f"FAKE_{name.upper()}": value for name, value in fakes.items()}}
     return subprocess.run(
-        [sys.executable, "-c", RUN, str(project.root)],
+        [sys.executable, "-c", RUN, str(project.root), *args],
         cwd=ROOT,
         env=variables,
         stdout=subprocess.PIPE,
@@ -80,6 +83,17 @@ def test_later_stages_run_after_a_failure_and_all_are_told(checked: Project) -> 
     assert lines[-1] == CLOSING  # also where stderr goes to the same log
     assert {"E501 too long", "bad type", "labcore: failed before the tests: lint, types"} <= set(lines)
     assert sum(line.split()[1:2] == ["FAILED"] for line in lines) == 2
+
+
+def test_json_is_one_document_and_the_exit_code_is_right(checked: Project) -> None:
+    result = run(checked, "--json", mypy="2:bad type")
+    document = json.loads(result.stdout)
+    assert {stage["name"]: stage["ok"] for stage in document["stages"]} == {
+        **dict.fromkeys(["set-up", "lint", "layers", "book", "fonts", "tests"], True),
+        "types": False,
+    }
+    assert result.returncode == document["exit_code"] == 1
+    assert CLOSING in result.stderr
 
 
 def test_pytests_exit_code_is_kept_even_for_no_tests(checked: Project) -> None:
