@@ -6,8 +6,13 @@ from typing import Any
 
 import gguf
 import pytest
+from hypothesis import settings
 
 from labcore.loaders import zoo
+
+# The same examples on every run, and no limit on how long one takes: a slow machine is no fault of the code.
+settings.register_profile("lab", deadline=None, derandomize=True)
+settings.load_profile("lab")
 
 
 @pytest.fixture(scope="session")

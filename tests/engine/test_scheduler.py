@@ -171,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestSchedulerMachine.settings = settings(max_examples=300, stateful_step_count=40)
 
 
 def test_a_request_that_can_never_fit_is_refused() -> None:

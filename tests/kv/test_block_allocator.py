@@ -55,7 +55,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 
 TestAllocatorMachine = AllocatorMachine.TestCase
-TestAllocatorMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAllocatorMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_a_block_freed_twice_is_noticed() -> None:

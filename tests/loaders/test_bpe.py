@@ -96,13 +96,13 @@ def hf_decode(hf: Any, ids: list[int], skip: bool) -> str:
     return hf.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
 def test_any_text(tokenizer: BPETokenizer, smollm2_hf_tokenizer: Any, text: str) -> None:
     assert tokenizer.encode(text) == smollm2_hf_tokenizer.encode(text, add_special_tokens=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ids=st.lists(st.one_of(st.integers(0, 300), st.integers(0, 49151)), max_size=30), skip=st.booleans())
 def test_any_ids(tokenizer: BPETokenizer, smollm2_hf_tokenizer: Any, ids: list[int], skip: bool) -> None:
     """Incomplete characters get the same number of U+FFFD in both, and in the stream."""
