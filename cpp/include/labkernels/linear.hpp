@@ -4,7 +4,7 @@
 // split rows and outputs, never k. So a row has the same bits alone and among 511 others.
 //
 // Speed: a register block of ROWS x PANELS vectors reuses each weight vector ROWS times and each x PANELS times; one chain is
-// latency-bound, a block of them is not. Weight bytes per call: the whole matrix once per 64 rows.
+// latency-bound, a block of them is not. Weight bytes per call: the whole matrix once per 512 rows.
 //
 // Quantized weights are expanded a group of panels at a time into `scratch` (which stays in L2), by the arithmetic of the file
 // format: scale * q (+ minimum), a product and then a sum. So a packed matrix gives the bits of its float32 expansion.

@@ -77,7 +77,7 @@ class Operators {
         });
     }
 
-    // Work is shared out by (chunk of 64 rows, panel): a chunk streams the weights once, and its rows stay in L2.
+    // Work is shared out by (chunk of 512 rows, panel): a chunk streams the weights from memory once, its rows from the caches.
     void linear(float* out, const float* x, int64_t rows, const Matrix& w) {
         const int64_t panels = w.panels(), chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
         const int64_t grain = std::max<int64_t>(PANEL_GROUP, MIN_WORK / (std::min(rows, ROW_CHUNK) * w.columns + 1));
@@ -136,7 +136,7 @@ class Operators {
     }
 
    private:
-    static constexpr int64_t ROW_CHUNK = 64;
+    static constexpr int64_t ROW_CHUNK = 512;
     static constexpr int64_t MIN_WORK = 16384;  // elements below which waking a thread costs more than it brings
 
     static bool ascends(const int64_t* start, int64_t end) { return 0 <= start[0] && start[0] <= start[1] && start[1] <= end; }
