@@ -121,7 +121,7 @@ class Scheduler:
             sequence.num_computed_tokens += share.num_tokens
             reason = reason or self._append(sequence, tokens)
             if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - share.num_tokens:
-                self._keep(sequence)  # the prompt is complete: others may share it from now on
+                self._keep(sequence, reason)  # the prompt is complete: others may share it from now on
             if reason is not None:
                 self._finish(sequence, reason)
                 finished.append(sequence)
@@ -196,6 +196,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Back to the front of the queue; its sampled tokens stay, what was computed is computed again."""
+        self._keep(sequence)
         self._leave(sequence, SequenceStatus.WAITING)
         sequence.num_computed_tokens = 0
         sequence.num_preemptions += 1
@@ -207,17 +208,19 @@ class Scheduler:
             self.waiting.remove(sequence)
             sequence.status = SequenceStatus.FINISHED
         else:
+            self._keep(sequence, reason)
             self._leave(sequence, SequenceStatus.FINISHED)
         sequence.finish_reason = reason
 
     def _leave(self, sequence: Sequence, status: SequenceStatus) -> None:
-        self._keep(sequence)
         self.running.remove(sequence)
         self.cache.release(sequence.block_table)
         sequence.status = status
 
-    def _keep(self, sequence: Sequence) -> None:
-        self.cache.keep(sequence.token_ids[: sequence.num_computed_tokens], sequence.block_table)
+    def _keep(self, sequence: Sequence, reason: FinishReason | None = None) -> None:
+        """Offer what is computed to the prefix cache; not after an error, whose NaN would reach every later hit."""
+        if reason is not FinishReason.ERROR:
+            self.cache.keep(sequence.token_ids[: sequence.num_computed_tokens], sequence.block_table)
 
     def _record(self, share: ScheduledSequence, tokens: tuple[int, ...], block_ids: tuple[int, ...]) -> ScheduledRecord:
         sequence = share.sequence

@@ -339,6 +339,19 @@ def test_a_numerical_error_ends_its_request_and_no_other() -> None:
     drain(scheduler)
 
 
+def test_what_an_error_left_is_not_shared() -> None:
+    """The blocks of a request whose logits were NaN may hold NaN: nobody finds them in the prefix cache."""
+    scheduler = Scheduler(SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=8), DictCache))
+    scheduler.add(make_sequence("bad", list(range(1, 14)), 20))
+    scheduler.update(scheduler.schedule(), [NumericalError("no number")])
+    assert scheduler.cache.prefix_cache.num_blocks == 0
+    again = make_sequence("again", list(range(1, 14)), 20)
+    scheduler.add(again)
+    step(scheduler)
+    assert again.num_cached_tokens == 0
+    drain(scheduler)
+
+
 def test_an_abort_while_the_step_is_computed_drops_its_tokens() -> None:
     scheduler, records = make_scheduler()
     scheduler.add(make_sequence("a", [1, 2], 12))
