@@ -156,8 +156,7 @@ class LLMEngine:
             token_ids=ids,
             num_prompt_tokens=len(ids),
             params=params,
-            # one request's stream must not be another's shifted by one: neighbouring seeds are unrelated keys
-            seed=params.seed if params.seed is not None else (self.config.seed << 32 ^ self._num_added) & (2**64 - 1),
+            seed=params.seed if params.seed is not None else self.config.seed << 32 | self._num_added,
             stop_token_ids=frozenset(params.stop_token_ids)
             | (frozenset() if params.ignore_eos else self.model.tokenizer.eos_token_ids),
             max_length=min(wanted, room),
@@ -165,16 +164,17 @@ class LLMEngine:
         )
 
     def _output(self, sequence: Sequence, sampled: Sampled) -> RequestOutput:
-        decoder = self._requests[sequence.request_id].decoder
+        request_id, reason = sequence.request_id, sequence.finish_reason
+        decoder = self._requests[request_id].decoder
         tokens = [] if isinstance(sampled, NumericalError) else sampled
         text = decoder.feed(tokens)
-        if sequence.finish_reason is None:
-            return RequestOutput(request_id=sequence.request_id, token_ids=tokens, text=text)
-        del self._requests[sequence.request_id]
+        if reason is not None:
+            text += decoder.finish()
+            del self._requests[request_id]
         return RequestOutput(
-            request_id=sequence.request_id,
+            request_id=request_id,
             token_ids=tokens,
-            text=text + decoder.finish(),
-            finish_reason=sequence.finish_reason.value,
+            text=text,
+            finish_reason=reason.value if reason else None,
             error=sequence.error,
         )

@@ -45,11 +45,8 @@ class NativeBackend:
             raise InvalidConfig(f"threads is {threads!r}; expected a whole number from 1 to 1024")
         try:
             self._operators = _nanobind.Operators(isa or os.environ.get("LABCORE_ISA", ""), threads)
-        except (
-            ValueError,
-            RuntimeError,
-        ) as error:  # not a matter of this machine: asked for wrongly, so no other backend steps in
-            raise InvalidConfig(str(error)) from None
+        except (ValueError, RuntimeError) as error:
+            raise InvalidConfig(str(error)) from None  # asked for wrongly: no other backend quietly steps in
         self.isa: str = self._operators.isa
         self.threads = threads
 

@@ -45,7 +45,7 @@ def _native(threads: int | None) -> Backend:
     return NativeBackend(threads=threads)
 
 
-# Fastest first: the first one available is the default.
+# Fastest first.
 _FACTORIES: dict[str, tuple[Callable[[int | None], Backend], str]] = {
     "native": (_native, "C++, float32, batch-invariant"),
     "numpy": (_numpy, "float32 through BLAS; equal within tolerance"),
@@ -60,17 +60,13 @@ def get_backend(name: str | None = None, *, threads: int | None = None) -> Backe
     LABCORE_ISA).
     """
     if name is None:
-        return next(backend for backend in map(_or_none, _FACTORIES, [threads] * len(_FACTORIES)) if backend)
+        try:
+            return _native(threads)
+        except BackendUnavailable:
+            return _numpy(threads)
     if name not in _FACTORIES:
         raise BackendUnavailable(f"unknown backend {name!r}; known: {', '.join(_FACTORIES)}")
     return _FACTORIES[name][0](threads)
-
-
-def _or_none(name: str, threads: int | None) -> Backend | None:
-    try:
-        return _FACTORIES[name][0](threads)
-    except BackendUnavailable:
-        return None
 
 
 def backend_statuses() -> list[BackendStatus]:
