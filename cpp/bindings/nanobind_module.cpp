@@ -1,6 +1,7 @@
 // The nanobind door: checks dtype, shape, contiguity and device, calls, and never copies. The GIL is released while kernels run.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -96,11 +97,12 @@ NB_MODULE(_nanobind, m) {
             ops.add_rms_norm(out.data(), total.data(), x.data(), residual.data(), weight.data(), (int64_t)x.shape(0), (int64_t)x.shape(1), eps);
         }, nb::arg("out").noconvert(), nb::arg("total").noconvert(), nb::arg("x").noconvert(), nb::arg("residual").noconvert(),
            nb::arg("weight").noconvert(), "eps"_a, GIL())
-        .def("linear", [](Operators& ops, Out<2> out, In<2> x, const PackedMatrix& w) {
+        .def("linear", [](Operators& ops, Out<2> out, In<2> x, const PackedMatrix& w, std::optional<In<1>> bias) {
+            if (bias) expect("linear: bias", *bias, {(size_t)w.view().rows});
             expect("linear: x", x, {x.shape(0), (size_t)w.view().columns});
             expect("linear: out", out, {x.shape(0), (size_t)w.view().rows});
-            ops.linear(out.data(), x.data(), (int64_t)x.shape(0), w.view());
-        }, nb::arg("out").noconvert(), nb::arg("x").noconvert(), "weight"_a, GIL())
+            ops.linear(out.data(), x.data(), (int64_t)x.shape(0), w.view(), bias ? bias->data() : nullptr);
+        }, nb::arg("out").noconvert(), nb::arg("x").noconvert(), "weight"_a, nb::arg("bias").noconvert().none() = nb::none(), GIL())
         .def("rope", [](Operators& ops, Out<3> out, In<3> x, Ids positions, In<2> cos, In<2> sin) {
             const size_t half = x.shape(2) / 2;
             if (x.shape(2) % 2) throw nb::value_error("rope: head_dim must be even");

@@ -7,11 +7,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import pi
 
 from labcore.core.errors import InvalidConfig
 
 MAX_MODEL_LEN = 1 << 20
 MAX_BLOCKS = 1 << 22
+PROJECTIONS = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+)  # fmt: skip
 _MODEL_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
@@ -22,10 +27,74 @@ def _at_least(least: int, config: object, *names: str) -> None:
             raise InvalidConfig(f"{type(config).__name__}.{name} is {value!r}; expected a whole number, {least} or more")
 
 
+def _positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise InvalidConfig(f"{type(config).__name__}.{name} is {value!r}; expected a positive number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRope:
+    """Rotary embedding as it was trained: no frequency is scaled. Su et al. 2021."""
+
+    def scaled(self, frequency: float) -> float:
+        """The frequency (radians per position) that is used in the place of `frequency`."""
+        return frequency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearRope:
+    """Every frequency divided by `factor`: positions are squeezed into the trained range. Chen et al. 2023."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _positive(self, "factor")
+
+    def scaled(self, frequency: float) -> float:
+        return frequency / self.factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama3Rope:
+    """Long waves divided by `factor`, short ones kept, a smooth passage between. Source: Llama 3.1.
+
+    A wave that fits less than `low_freq_factor` times into `original_max_model_len` is long, more than
+    `high_freq_factor` times short.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_model_len: int
+
+    def __post_init__(self) -> None:
+        _positive(self, "factor", "low_freq_factor", "high_freq_factor")
+        _at_least(1, self, "original_max_model_len")
+        if not self.low_freq_factor < self.high_freq_factor:
+            raise InvalidConfig(
+                f"Llama3Rope.low_freq_factor is {self.low_freq_factor} and high_freq_factor {self.high_freq_factor}; "
+                "expected the first to be less"
+            )
+
+    def scaled(self, frequency: float) -> float:
+        turns = self.original_max_model_len * frequency / (2 * pi)  # of this wave in the trained context
+        smooth = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = min(max(smooth, 0.0), 1.0)
+        return kept * frequency + (1 - kept) * frequency / self.factor
+
+
+RopeScaling = PlainRope | LinearRope | Llama3Rope
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The shape of a Llama-family decoder.
 
+    rope_scaling: what is done to the frequencies of the rotary embedding.
+    biases:       the projections that add one (of PROJECTIONS): q, k and v in Qwen2.
+    qk_norm:      whether each head of q and of k goes through an RMSNorm of its own before the rotation (Qwen3).
     Source: Touvron et al. 2023 (LLaMA); grouped-query attention after Ainslie et al. 2023.
     """
 
@@ -40,6 +109,9 @@ class ModelConfig:
     max_model_len: int
     rope_theta: float
     rms_norm_eps: float
+    rope_scaling: RopeScaling = PlainRope()
+    biases: frozenset[str] = frozenset()
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         _at_least(1, self, *_MODEL_SIZES, "max_model_len")
@@ -49,10 +121,11 @@ class ModelConfig:
             raise InvalidConfig(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
         if self.max_model_len > MAX_MODEL_LEN:  # a damaged file may say anything; the rope tables have a row per position
             raise InvalidConfig(f"max_model_len is {self.max_model_len}; expected at most {MAX_MODEL_LEN}")
-        if not 0 < self.rope_theta < float("inf"):
-            raise InvalidConfig(f"rope_theta is {self.rope_theta}; expected a positive number")
-        if not 0 < self.rms_norm_eps < 1:
+        _positive(self, "rope_theta", "rms_norm_eps")
+        if not self.rms_norm_eps < 1:
             raise InvalidConfig(f"rms_norm_eps is {self.rms_norm_eps}; expected a number in (0, 1)")
+        if unknown := self.biases.difference(PROJECTIONS):
+            raise InvalidConfig(f"biases name {min(unknown)!r}; expected some of {', '.join(PROJECTIONS)}")
 
     @property
     def q_size(self) -> int:
@@ -63,11 +136,24 @@ class ModelConfig:
         return self.num_kv_heads * self.head_dim
 
     @property
+    def projections(self) -> dict[str, tuple[int, int]]:
+        """The matrices of a layer by name, (outputs, inputs)."""
+        h, f = self.hidden_size, self.intermediate_size
+        return dict(
+            zip(
+                PROJECTIONS,
+                [(self.q_size, h), (self.kv_size, h), (self.kv_size, h), (h, self.q_size), (f, h), (f, h), (h, f)],
+                strict=True,
+            )
+        )
+
+    @property
     def num_parameters(self) -> int:
         """Weights of the decoder with a tied head: embedding, layers, final norm."""
-        h, f = self.hidden_size, self.intermediate_size
-        layer = 2 * h * self.q_size + 2 * h * self.kv_size + 3 * h * f + 2 * h
-        return self.vocab_size * h + self.num_layers * layer + h
+        matrices = sum(outputs * inputs for outputs, inputs in self.projections.values())
+        biases = sum(outputs for name, (outputs, _) in self.projections.items() if name in self.biases)
+        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
+        return self.vocab_size * self.hidden_size + self.num_layers * (matrices + biases + norms) + self.hidden_size
 
     def kv_bytes_per_token(self, itemsize: int = 4) -> int:
         """Bytes of K and V that one token adds, over all layers."""

@@ -23,6 +23,10 @@ class InvalidCheckpoint(LabError, ValueError):
     """A model file that is missing, damaged, or not of a supported kind."""
 
 
+class InvalidTrace(LabError, ValueError):
+    """A file that is no trace, or a damaged one, or of a version that is not read."""
+
+
 class BackendUnavailable(LabError, RuntimeError):
     """A backend that is unknown, or that this machine cannot run."""
 

@@ -7,7 +7,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalRecord:
+    """A request as it was queued."""
+
+    request_id: str
+    prompt: tuple[int, ...]  # token ids
+    params: Mapping[str, Any]  # SamplingParams, field by field; the seed is the one that was used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +39,7 @@ class StepRecord:
     """One step: who ran, what it cost, how the pool stands after it."""
 
     step: int
+    arrived: tuple[ArrivalRecord, ...] = ()  # queued since the record before
     scheduled: tuple[ScheduledRecord, ...]
     preempted: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()

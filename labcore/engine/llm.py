@@ -48,7 +48,7 @@ class LLM:
         weights: str = "packed",
         backend: str | Backend | None = None,
         config: EngineConfig | None = None,
-        observer: Callable[[StepRecord], None] = lambda record: None,
+        observer: Callable[[StepRecord], None] | None = None,
     ) -> None:
         if isinstance(model, LlamaModel):
             if backend is not None or weights != "packed":

@@ -61,9 +61,9 @@ class LLMEngine:
     """A model, a scheduler and a pool. Not thread-safe: one thread adds, steps and aborts; two steps at once are refused."""
 
     def __init__(
-        self, model: LlamaModel, config: EngineConfig | None = None, observer: Callable[[StepRecord], None] = lambda record: None
+        self, model: LlamaModel, config: EngineConfig | None = None, observer: Callable[[StepRecord], None] | None = None
     ) -> None:
-        """observer: called with the record of every step."""
+        """observer: called with the record of every step; without one, no record is made."""
         self.model = model
         self.config = config or EngineConfig()
         self.cache = PagedCache(self.config.cache)

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from labcore.core.config import SchedulerConfig
 from labcore.core.errors import InvalidRequest, NumericalError, OutOfBlocks
-from labcore.core.trace import ScheduledRecord, StepRecord
+from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
 from labcore.engine.sequence import FinishReason, Sequence, SequenceStatus
 from labcore.kv.paged_cache import PagedCache
 
@@ -45,13 +45,14 @@ class SchedulerOutput:
     preempted: tuple[Sequence, ...]
 
 
+Booked = tuple[ScheduledSequence, tuple[int, ...], FinishReason | None]  # tokens kept, why the request ends
+
+
 class Scheduler:
     """First come, first served. `schedule` plans a step, `update` books what it computed."""
 
-    def __init__(
-        self, config: SchedulerConfig, cache: PagedCache, observer: Callable[[StepRecord], None] = lambda record: None
-    ) -> None:
-        """observer: called with the record of each step, after its books are closed."""
+    def __init__(self, config: SchedulerConfig, cache: PagedCache, observer: Callable[[StepRecord], None] | None = None) -> None:
+        """observer: called with the record of each step, after its books are closed. None: no record is made."""
         self.config = config
         self.cache = cache
         self.waiting: deque[Sequence] = deque()
@@ -60,7 +61,8 @@ class Scheduler:
         self.num_empty_steps = 0
         self.num_preemptions = 0
         self._observer = observer
-        self._aborted: list[str] = []  # since the last record
+        self._arrived: list[ArrivalRecord] = []  # since the last record
+        self._aborted: list[str] = []
 
     @property
     def has_unfinished(self) -> bool:
@@ -75,6 +77,9 @@ class Scheduler:
                 f"{needed} KV blocks of {self.cache.block_size}; the pool has {self.cache.allocator.num_blocks}"
             )
         self.waiting.append(sequence)
+        if self._observer:
+            params = asdict(sequence.params) | {"seed": sequence.seed}
+            self._arrived.append(ArrivalRecord(request_id=sequence.request_id, prompt=tuple(sequence.token_ids), params=params))
 
     def schedule(self) -> SchedulerOutput:
         """Plan a step; all blocks it needs are in the tables when this returns."""
@@ -105,28 +110,15 @@ class Scheduler:
         An entry is a list of tokens, empty where the chunk did not reach the end, or the NumericalError that ends this
         request and no other. Returns the sequences that finished.
         """
-        finished: list[Sequence] = []
-        records: list[ScheduledRecord] = []
-        for share, tokens in zip(output.scheduled, sampled, strict=True):
-            sequence, block_ids = share.sequence, tuple(share.sequence.block_table)
-            if sequence.status is not SequenceStatus.RUNNING:  # aborted while the step was computed: its tokens are dropped
-                records.append(self._record(share, (), ()))
-                continue
-            if isinstance(tokens, NumericalError):
-                sequence.error, tokens = str(tokens), []
-                reason: FinishReason | None = FinishReason.ERROR
-            else:
-                assert bool(tokens) == share.samples, "a chunk samples exactly if it reaches the end of the known tokens"
-                reason = None
-            sequence.num_computed_tokens += share.num_tokens
-            reason = reason or self._append(sequence, tokens)
-            if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - share.num_tokens:
-                self._keep(sequence, reason)  # the prompt is complete: others may share it from now on
+        booked = [self._book(share, tokens) for share, tokens in zip(output.scheduled, sampled, strict=True)]
+        # while the finished still hold their blocks, and only if somebody looks
+        records = tuple(_record(*entry) for entry in booked) if self._observer else ()
+        finished = []
+        for share, _, reason in booked:
             if reason is not None:
-                self._finish(sequence, reason)
-                finished.append(sequence)
-            records.append(self._record(share, tuple(tokens), block_ids))
-        self._emit(output, records, finished)
+                self._finish(share.sequence, reason)
+                finished.append(share.sequence)
+        self._close(output, records, finished)
         return finished
 
     def abort(self, request_id: str) -> bool:
@@ -134,7 +126,8 @@ class Scheduler:
         for sequence in [*self.waiting, *self.running]:
             if sequence.request_id == request_id:
                 self._finish(sequence, FinishReason.ABORT)
-                self._aborted.append(request_id)
+                if self._observer:
+                    self._aborted.append(request_id)
                 return True
         return False
 
@@ -185,6 +178,23 @@ class Scheduler:
         self.running.append(sequence)
         return True
 
+    def _book(self, share: ScheduledSequence, tokens: Sampled) -> Booked:
+        """Count and append what a step brought a sequence; returns what is kept of it, and why the request ends, if it does."""
+        sequence = share.sequence
+        if sequence.status is not SequenceStatus.RUNNING:  # aborted while the step was computed: its tokens are dropped
+            return share, (), None
+        if isinstance(tokens, NumericalError):
+            sequence.error, tokens = str(tokens), []
+            reason: FinishReason | None = FinishReason.ERROR
+        else:
+            assert bool(tokens) == share.samples, "a chunk samples exactly if it reaches the end of the known tokens"
+            reason = None
+        sequence.num_computed_tokens += share.num_tokens
+        reason = reason or self._append(sequence, tokens)
+        if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - share.num_tokens:
+            self._keep(sequence, reason)  # the prompt is complete: others may share it from now on
+        return share, tuple(tokens), reason
+
     def _append(self, sequence: Sequence, tokens: list[int]) -> FinishReason | None:
         """Append sampled tokens one by one, and cut `tokens` behind the one that ends the request."""
         for i, token in enumerate(tokens):
@@ -222,26 +232,19 @@ class Scheduler:
         if reason is not FinishReason.ERROR:
             self.cache.keep(sequence.token_ids[: sequence.num_computed_tokens], sequence.block_table)
 
-    def _record(self, share: ScheduledSequence, tokens: tuple[int, ...], block_ids: tuple[int, ...]) -> ScheduledRecord:
-        sequence = share.sequence
-        return ScheduledRecord(
-            request_id=sequence.request_id,
-            num_tokens=share.num_tokens,
-            num_computed_tokens=sequence.num_computed_tokens,
-            num_tokens_known=len(sequence.token_ids),
-            sampled=tokens,
-            block_ids=block_ids,
-            state=sequence.finish_reason.value if sequence.finish_reason else "running",
-        )
-
-    def _emit(self, output: SchedulerOutput, records: list[ScheduledRecord], finished: list[Sequence]) -> None:
+    def _close(self, output: SchedulerOutput, records: tuple[ScheduledRecord, ...], finished: list[Sequence]) -> None:
+        """Count the step, and tell the observer."""
         idle_reason = ""
         if not output.scheduled:
             self.num_empty_steps += 1
             idle_reason = "no waiting request fits" if self.has_unfinished else "nothing to do"
+        step, self.num_steps = self.num_steps, self.num_steps + 1
+        if self._observer is None:
+            return
         record = StepRecord(
-            step=self.num_steps,
-            scheduled=tuple(records),
+            step=step,
+            arrived=tuple(self._arrived),
+            scheduled=records,
             preempted=tuple(s.request_id for s in output.preempted),
             finished=tuple(s.request_id for s in finished),
             aborted=tuple(self._aborted),
@@ -252,6 +255,20 @@ class Scheduler:
             used_blocks=self.cache.num_used,
             idle_reason=idle_reason,
         )
+        self._arrived.clear()
         self._aborted.clear()
-        self.num_steps += 1
         self._observer(record)  # last: whatever an observer does, the books are closed
+
+
+def _record(share: ScheduledSequence, tokens: tuple[int, ...], reason: FinishReason | None) -> ScheduledRecord:
+    sequence = share.sequence
+    ended = reason or sequence.finish_reason
+    return ScheduledRecord(
+        request_id=sequence.request_id,
+        num_tokens=share.num_tokens,
+        num_computed_tokens=sequence.num_computed_tokens,
+        num_tokens_known=len(sequence.token_ids),
+        sampled=tokens,
+        block_ids=tuple(sequence.block_table),
+        state=ended.value if ended else "running",
+    )

@@ -92,8 +92,8 @@ class Backend(Protocol):
         """(rms_norm(x + residual), x + residual): the sum is read once for both."""
         ...
 
-    def linear(self, x: Array, weight: Weight) -> Array:
-        """x (T, K) times weight (N, K) transposed -> (T, N). The weight is dense or quantized."""
+    def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
+        """x (T, K) times weight (N, K) transposed, plus bias (N,) -> (T, N). The weight is dense or quantized."""
         ...
 
     def rope(self, x: Array, positions: np.ndarray, cos: Weight, sin: Weight) -> Array:

@@ -72,9 +72,9 @@ class NativeBackend:
         self._operators.add_rms_norm(out, total, x, residual, weight, eps)
         return out, total
 
-    def linear(self, x: np.ndarray, weight: Any) -> np.ndarray:
+    def linear(self, x: np.ndarray, weight: Any, bias: np.ndarray | None = None) -> np.ndarray:
         out = np.empty((len(x), weight.shape[0]), np.float32)
-        self._operators.linear(out, x, weight)
+        self._operators.linear(out, x, weight, bias)
         return out
 
     def rope(self, x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:

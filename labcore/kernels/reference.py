@@ -50,12 +50,13 @@ class ReferenceBackend:
         total = x + residual
         return self.rms_norm(total, weight, eps), total
 
-    def linear(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    def linear(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
         if x.shape[-1] != weight.shape[-1]:
             raise ValueError(f"linear: x has shape {x.shape}; expected (tokens, {weight.shape[-1]})")
-        if not self.exact:
-            return x @ weight.T
-        return np.stack([weight @ row for row in x]) if len(x) else np.zeros((0, len(weight)))
+        if bias is not None:
+            _check_shape("linear: bias", bias, weight.shape[:1])
+        out = np.array([weight @ row for row in x]).reshape(-1, len(weight)) if self.exact else x @ weight.T
+        return out if bias is None else out + bias
 
     def rope(self, x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
         _check_ids("position", positions, len(cos))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labcore.core.config import EngineConfig
+from labcore.core.config import CacheConfig, EngineConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine
 from labcore.engine.sampling_params import SamplingParams
@@ -51,6 +51,22 @@ class _Tapped(LlamaModel):
         logits = super().forward(batch, kv)
         self.rows = list(logits)
         return logits
+
+
+def all_logits(model: LlamaModel, token_ids: list[int]) -> np.ndarray:
+    """The logits after every one of these tokens, in one pass and without an engine: (len(token_ids), vocab_size)."""
+    n, one_block = len(token_ids), np.zeros(1, np.int64)
+    batch = ForwardBatch(
+        token_ids=np.array(token_ids, np.int64),
+        positions=np.arange(n),
+        query_start=np.array([0, n]),
+        context_lens=np.array([n]),
+        block_tables=one_block,
+        block_table_start=np.array([0, 1]),
+        slot_mapping=np.arange(n),
+        logits_indices=np.arange(n),
+    )
+    return model.forward(batch, model.new_kv_cache(CacheConfig(block_size=n, num_blocks=1)))
 
 
 def run(model: LlamaModel, requests: Requests, config: EngineConfig | None = None) -> Run:

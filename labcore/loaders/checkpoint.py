@@ -25,7 +25,6 @@ from labcore.quant.quantized_tensor import QuantizedTensor
 Tensor = np.ndarray | QuantizedTensor
 
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-TENSORS_PER_LAYER = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +43,12 @@ class Checkpoint:
 
 def layer_tensors(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
     """Names and shapes of one layer's tensors; a matrix is (outputs, inputs)."""
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "input_layernorm": (hidden,),
-        "self_attn.q_proj": (config.q_size, hidden),
-        "self_attn.k_proj": (config.kv_size, hidden),
-        "self_attn.v_proj": (config.kv_size, hidden),
-        "self_attn.o_proj": (hidden, config.q_size),
-        "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (intermediate, hidden),
-        "mlp.up_proj": (intermediate, hidden),
-        "mlp.down_proj": (hidden, intermediate),
-    }
-    return {f"model.layers.{layer}.{name}.weight": shape for name, shape in shapes.items()}
+    shapes: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in config.projections.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in config.projections.items() if name in config.biases}
+    shapes |= dict.fromkeys(("input_layernorm.weight", "post_attention_layernorm.weight"), (config.hidden_size,))
+    if config.qk_norm:
+        shapes |= dict.fromkeys(("self_attn.q_norm.weight", "self_attn.k_norm.weight"), (config.head_dim,))
+    return {f"model.layers.{layer}.{name}": shape for name, shape in shapes.items()}
 
 
 def _required(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

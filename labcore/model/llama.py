@@ -20,38 +20,45 @@ from labcore.core.config import CacheConfig, ModelConfig
 from labcore.kernels.api import Array, Backend, ForwardBatch, Weight
 from labcore.loaders.tokenizer import Tokenizer
 
+Projection = tuple[Weight, Weight | None]  # a matrix (outputs, inputs), and the bias (outputs,) of the models that have one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One layer, as the backend prepared it. Matrices are (outputs, inputs)."""
+    """One layer, as the backend prepared it."""
 
     input_norm: Weight  # (hidden,)
-    q: Weight  # (heads x head_dim, hidden)
-    k: Weight  # (kv_heads x head_dim, hidden)
-    v: Weight  # (kv_heads x head_dim, hidden)
-    o: Weight  # (hidden, heads x head_dim)
+    q: Projection  # (heads x head_dim, hidden)
+    k: Projection  # (kv_heads x head_dim, hidden)
+    v: Projection  # (kv_heads x head_dim, hidden)
+    q_norm: Weight | None  # (head_dim,), of the models that have one
+    k_norm: Weight | None  # (head_dim,)
+    o: Projection  # (hidden, heads x head_dim)
     post_norm: Weight  # (hidden,)
-    gate: Weight  # (intermediate, hidden)
-    up: Weight  # (intermediate, hidden)
-    down: Weight  # (hidden, intermediate)
+    gate: Projection  # (intermediate, hidden)
+    up: Projection  # (intermediate, hidden)
+    down: Projection  # (hidden, intermediate)
 
     @classmethod
     def of(cls, weights: Mapping[str, Weight], layer: int) -> LayerWeights:
         prefix = f"model.layers.{layer}."
-        return cls(**{field: weights[f"{prefix}{name}.weight"] for field, name in LAYER_NAMES.items()})
 
+        def projection(name: str) -> Projection:
+            return weights[f"{prefix}{name}.weight"], weights.get(f"{prefix}{name}.bias")
 
-LAYER_NAMES = {
-    "input_norm": "input_layernorm",
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "post_norm": "post_attention_layernorm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
+        return cls(
+            input_norm=weights[f"{prefix}input_layernorm.weight"],
+            q=projection("self_attn.q_proj"),
+            k=projection("self_attn.k_proj"),
+            v=projection("self_attn.v_proj"),
+            q_norm=weights.get(f"{prefix}self_attn.q_norm.weight"),
+            k_norm=weights.get(f"{prefix}self_attn.k_norm.weight"),
+            o=projection("self_attn.o_proj"),
+            post_norm=weights[f"{prefix}post_attention_layernorm.weight"],
+            gate=projection("mlp.gate_proj"),
+            up=projection("mlp.up_proj"),
+            down=projection("mlp.down_proj"),
+        )
 
 
 class LlamaModel:
@@ -83,7 +90,7 @@ class LlamaModel:
                 x, residual = ops.add_rms_norm(x, residual, layer.input_norm, eps)
             x = self._attention(layer, x, kv[i], batch)
             x, residual = ops.add_rms_norm(x, residual, layer.post_norm, eps)
-            x = ops.linear(ops.silu_and_mul(ops.linear(x, layer.gate), ops.linear(x, layer.up)), layer.down)
+            x = ops.linear(ops.silu_and_mul(ops.linear(x, *layer.gate), ops.linear(x, *layer.up)), *layer.down)
         x, residual = ops.take_rows(x, batch.logits_indices), ops.take_rows(residual, batch.logits_indices)
         x, _ = ops.add_rms_norm(x, residual, self._final_norm, eps)
         return ops.to_numpy(ops.linear(x, self._head))
@@ -91,18 +98,22 @@ class LlamaModel:
     def _attention(self, layer: LayerWeights, x: Array, kv: Array, batch: ForwardBatch) -> Array:
         """x (num_tokens, hidden) -> (num_tokens, hidden); writes this layer's K and V first, then reads them back by blocks."""
         ops, c = self.backend, self.config
-        q = ops.linear(x, layer.q).reshape(-1, c.num_heads, c.head_dim)
-        k = ops.linear(x, layer.k).reshape(-1, c.num_kv_heads, c.head_dim)
-        v = ops.linear(x, layer.v).reshape(-1, c.num_kv_heads, c.head_dim)
+        q = ops.linear(x, *layer.q).reshape(-1, c.head_dim)  # (num_tokens x heads, head_dim)
+        k = ops.linear(x, *layer.k).reshape(-1, c.head_dim)
+        v = ops.linear(x, *layer.v).reshape(-1, c.num_kv_heads, c.head_dim)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = ops.rms_norm(q, layer.q_norm, c.rms_norm_eps), ops.rms_norm(k, layer.k_norm, c.rms_norm_eps)
+        q, k = q.reshape(-1, c.num_heads, c.head_dim), k.reshape(-1, c.num_kv_heads, c.head_dim)
         q = ops.rope(q, batch.positions, self._cos, self._sin)
         k = ops.rope(k, batch.positions, self._cos, self._sin)
         ops.store_kv(k, v, kv, batch.slot_mapping)
         out = ops.paged_attention(q, kv, batch, c.head_dim**-0.5)
-        return ops.linear(out.reshape(-1, c.q_size), layer.o)
+        return ops.linear(out.reshape(-1, c.q_size), *layer.o)
 
 
 def rope_tables(config: ModelConfig) -> dict[str, np.ndarray]:
-    """cos and sin of position x theta^(-2i / head_dim), float64 (max_model_len, head_dim / 2). Su et al. 2021."""
-    frequencies = config.rope_theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+    """cos and sin of position x frequency, float64 (max_model_len, head_dim / 2). Frequency i: theta^(-2i / head_dim), scaled."""
+    trained = config.rope_theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+    frequencies = np.array([config.rope_scaling.scaled(frequency) for frequency in trained.tolist()])
     angles = np.arange(config.max_model_len)[:, None] * frequencies
     return {"rope.cos": np.cos(angles), "rope.sin": np.sin(angles)}

@@ -21,12 +21,17 @@ def test_rows_are_independent_of_their_batch(name: str, rows: int, columns: int,
     rng = np.random.default_rng(columns)
     x = rng.standard_normal((rows, columns), dtype=np.float32)
     prepared = backend.prepare(
-        {"w": rng.standard_normal((outputs, columns), dtype=np.float32), "n": rng.standard_normal(columns)}
+        {
+            "w": rng.standard_normal((outputs, columns), dtype=np.float32),
+            "b": rng.standard_normal(outputs),
+            "n": rng.standard_normal(columns),
+        }
     )
-    together = backend.linear(x, prepared["w"]), backend.rms_norm(x, prepared["n"], 1e-5), backend.silu_and_mul(x, x)
+    weight, bias = prepared["w"], prepared["b"]
+    together = backend.linear(x, weight, bias), backend.rms_norm(x, prepared["n"], 1e-5), backend.silu_and_mul(x, x)
     for start, stop in [(0, 1), (rows - 1, rows), (rows // 3, rows // 2 + 1)]:
         part = np.ascontiguousarray(x[start:stop])
-        apart = backend.linear(part, prepared["w"]), backend.rms_norm(part, prepared["n"], 1e-5), backend.silu_and_mul(part, part)
+        apart = backend.linear(part, weight, bias), backend.rms_norm(part, prepared["n"], 1e-5), backend.silu_and_mul(part, part)
         for whole, piece in zip(together, apart, strict=True):
             assert np.array_equal(whole[start:stop], piece)
 

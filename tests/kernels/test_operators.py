@@ -57,7 +57,10 @@ def test_operator_matches_the_oracle(backend: Backend, operator: str, shape: tup
     elif operator == "silu_and_mul":
         got, want = both(backend, operator, x * 10, y)
     elif operator == "linear":
-        got, want = both(backend, operator, x[:70], weights={"w": normal(rng, 1 + dim // 2, dim)})
+        outputs = 1 + dim // 2
+        got, want = both(backend, operator, x[:70], weights={"w": normal(rng, outputs, dim)})
+        biased, wanted = both(backend, operator, x[:70], weights={"w": normal(rng, outputs, dim), "b": normal(rng, outputs)})
+        assert relative_error(biased, wanted) < 3e-6
     elif operator == "embedding":
         got, want = both(backend, operator, ids(rng.integers(0, rows, 40)), weights={"w": x})
         assert np.array_equal(got, want)
@@ -123,6 +126,8 @@ def test_the_oracle_agrees_with_torch() -> None:
     )
     assert np.allclose(ORACLE.silu_and_mul(x.numpy(), y.numpy()), torch.nn.functional.silu(x) * y, atol=1e-14)
     assert np.allclose(ORACLE.linear(x.numpy(), w.numpy()), torch.nn.functional.linear(x, w), atol=1e-13)
+    biased = torch.nn.functional.linear(x, w, y[0, :5])
+    assert np.allclose(ORACLE.linear(x.numpy(), w.numpy(), y[0, :5].numpy()), biased, atol=1e-13)
     batch = paged_batch(rng, [20], [20], 4, 7)
     q, k, v = (rng.standard_normal((20, heads, 8)) for heads in (6, 2, 2))
     kv = ORACLE.new_kv_cache((1, 2, 7, 2, 4, 8))[0]
@@ -141,6 +146,12 @@ def test_extreme_values(backend: Backend) -> None:
     assert np.allclose(out[0, :9], [0, 0, 0, 0, 0, 0, 0, 88, 1e4], atol=1e-6)
     assert np.isnan(out[0, 9])
     assert np.array_equal(backend.rms_norm(np.zeros((2, 9), np.float32), np.ones(9, np.float32), EPS), np.zeros((2, 9)))
+
+
+def test_a_bias_of_another_shape_is_refused(backend: Backend) -> None:
+    weight = backend.prepare({"w": np.ones((4, 8), np.float32)})["w"]
+    with pytest.raises(ValueError, match="bias"):
+        backend.linear(np.zeros((2, 8), np.float32), weight, np.zeros(1, np.float32))
 
 
 def test_no_tokens_is_legal(backend: Backend) -> None:

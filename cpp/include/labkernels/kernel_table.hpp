@@ -29,7 +29,7 @@ struct KernelTable {
     void (*rms_norm)(float* out, const float* x, const float* weight, int64_t dim, float eps, int64_t begin, int64_t end);
     void (*add_rms_norm)(float* out, float* total, const float* x, const float* residual, const float* weight, int64_t dim, float eps,
                          int64_t begin, int64_t end);
-    void (*linear)(float* out, const float* x, const Matrix& w, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
+    void (*linear)(float* out, const float* x, const Matrix& w, const float* bias, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
                    float* scratch);
     void (*rope)(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t heads, int64_t dim,
                  int64_t begin, int64_t end);

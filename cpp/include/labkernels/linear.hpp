@@ -1,6 +1,6 @@
-// linear: out[r][n] = sum over k of x[r][k] * w[n][k].
+// linear: out[r][n] = bias[n] + sum over k of x[r][k] * w[n][k]; no bias is a null pointer.
 //
-// Exactness: out[r][n] is one chain of multiply-adds over k = 0, 1, ..., K-1, in one lane. Lanes are outputs, never k; threads
+// Exactness: out[r][n] is one chain of multiply-adds over k = 0, 1, ..., K-1, in one lane, and begins at the bias. Lanes are outputs, never k; threads
 // split rows and outputs, never k. So a row has the same bits alone and among 511 others.
 //
 // Speed: a register block of ROWS x PANELS vectors reuses each weight vector ROWS times and each x PANELS times; one chain is
@@ -41,10 +41,12 @@ static void expand_panel(float* out, const Matrix& w, const uint8_t* data) {
 }
 
 template <int R, int P>
-static void register_block(float* out, int64_t out_stride, const float* x, const float* w, int64_t columns, int64_t width) {
+static void register_block(float* out, int64_t out_stride, const float* x, const float* w, const float* bias, int64_t columns, int64_t width) {
     vec acc[R][P];
-    for (int r = 0; r < R; r++)
-        for (int p = 0; p < P; p++) acc[r][p] = set1(0.0f);
+    for (int p = 0; p < P; p++) {
+        const vec first = bias ? load_n(bias + p * PANEL, min_of(width - p * PANEL, PANEL)) : set1(0.0f);
+        for (int r = 0; r < R; r++) acc[r][p] = first;
+    }
     for (int64_t k = 0; k < columns; k++) {
         vec wk[P];
         for (int p = 0; p < P; p++) wk[p] = load(w + (p * columns + k) * PANEL);
@@ -63,15 +65,16 @@ static void register_block(float* out, int64_t out_stride, const float* x, const
 }
 
 template <int P, int R = ROWS>
-static void all_rows(float* out, int64_t out_stride, const float* x, const float* w, int64_t columns, int64_t width, int64_t rows) {
+static void all_rows(float* out, int64_t out_stride, const float* x, const float* w, const float* bias, int64_t columns, int64_t width,
+                     int64_t rows) {
     int64_t r = 0;
-    for (; r + R <= rows; r += R) register_block<R, P>(out + r * out_stride, out_stride, x + r * columns, w, columns, width);
+    for (; r + R <= rows; r += R) register_block<R, P>(out + r * out_stride, out_stride, x + r * columns, w, bias, columns, width);
     if constexpr (R > 1)
-        if (r < rows) all_rows<P, R - 1>(out + r * out_stride, out_stride, x + r * columns, w, columns, width, rows - r);
+        if (r < rows) all_rows<P, R - 1>(out + r * out_stride, out_stride, x + r * columns, w, bias, columns, width, rows - r);
 }
 
-static void linear(float* out, const float* x, const Matrix& w, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
-                   float* scratch) {
+static void linear(float* out, const float* x, const Matrix& w, const float* bias, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                   int64_t panel_end, float* scratch) {
     const int64_t columns = w.columns, rows = row_end - row_begin;
     x += row_begin * columns;
     out += row_begin * w.rows;
@@ -83,8 +86,9 @@ static void linear(float* out, const float* x, const Matrix& w, int64_t row_begi
             weights = scratch;
         }
         const int64_t width = min_of(group * PANEL, w.rows - panel * PANEL);
-        if (group == PANELS) all_rows<PANELS>(out + panel * PANEL, w.rows, x, weights, columns, width, rows);
-        else all_rows<1>(out + panel * PANEL, w.rows, x, weights, columns, width, rows);
+        const float* added = bias ? bias + panel * PANEL : nullptr;
+        if (group == PANELS) all_rows<PANELS>(out + panel * PANEL, w.rows, x, weights, added, columns, width, rows);
+        else all_rows<1>(out + panel * PANEL, w.rows, x, weights, added, columns, width, rows);
         panel += group;
     }
 }

@@ -78,14 +78,14 @@ class Operators {
     }
 
     // Work is shared out by (chunk of 512 rows, panel): a chunk streams the weights from memory once, its rows from the caches.
-    void linear(float* out, const float* x, int64_t rows, const Matrix& w) {
+    void linear(float* out, const float* x, int64_t rows, const Matrix& w, const float* bias) {
         const int64_t panels = w.panels(), chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
         const int64_t grain = std::max<int64_t>(PANEL_GROUP, MIN_WORK / (std::min(rows, ROW_CHUNK) * w.columns + 1));
         const int64_t expanded = w.format == Format::f32 ? 0 : PANEL_GROUP * w.columns * PANEL;
         pool_.run(chunks * panels, grain, expanded, [&](int64_t begin, int64_t end, float* scratch) {
             for (int64_t at = begin; at < end;) {
                 const int64_t chunk = at / panels, panel = at % panels, stop = std::min(panels, panel + end - at);
-                kernels_.linear(out, x, w, chunk * ROW_CHUNK, std::min(rows, (chunk + 1) * ROW_CHUNK), panel, stop, scratch);
+                kernels_.linear(out, x, w, bias, chunk * ROW_CHUNK, std::min(rows, (chunk + 1) * ROW_CHUNK), panel, stop, scratch);
                 at += stop - panel;
             }
         });

@@ -1,0 +1,159 @@
+"""A recorded run: how the engine was set up, the record of every step, and what the tokens say. As lines of JSON, in a file.
+
+The recorder is any observer of the engine; off, it costs nothing, since no record is made then:
+
+    >>> records = []
+    >>> llm = LLM("lab", observer=records.append)
+    >>> _ = llm.generate("hello")
+    >>> trace = trace_of(llm.engine, records)
+    >>> trace.text(trace.steps[0].arrived[0].prompt[0])
+    'he'
+
+The first line names the schema and its version, the model and the configuration. Each further line is a `StepRecord`,
+field by field, and `pieces`: the text of the token ids that occur in it first. A file is written line by line, so one
+whose writer was stopped is a whole trace up to there. A reader refuses a version it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from labcore.core.errors import InvalidConfig, InvalidTrace
+from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
+from labcore.engine.llm_engine import LLMEngine
+from labcore.loaders.tokenizer import Tokenizer
+
+SCHEMA, VERSION = "labcore.trace", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A run: `pieces` is the text of each token id that occurs (none where no tokenizer was there)."""
+
+    model: str
+    config: EngineConfig
+    steps: tuple[StepRecord, ...]
+    pieces: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def arrivals(self) -> tuple[ArrivalRecord, ...]:
+        """The requests, in the order in which they were queued."""
+        return tuple(arrival for step in self.steps for arrival in step.arrived)
+
+    def text(self, token_id: int) -> str:
+        """What a token says; `#7` where nothing is known of token 7."""
+        return self.pieces.get(token_id, f"#{token_id}")
+
+
+def trace_of(engine: LLMEngine, steps: Iterable[StepRecord]) -> Trace:
+    """The trace of an engine whose observer has kept these records."""
+    steps, pieces = tuple(steps), _Pieces(engine.model.tokenizer)
+    known: dict[int, str] = {}
+    for step in steps:
+        known |= pieces.new_in(step)
+    return Trace(model=engine.model.config.name, config=engine.config, steps=steps, pieces=known)
+
+
+def trace_writer(file: TextIO, engine: LLMEngine) -> Callable[[StepRecord], None]:
+    """Write the first line now; returns the observer that writes one line more for every step."""
+    return _writer(file, engine.model.config.name, engine.config, _Pieces(engine.model.tokenizer).new_in)
+
+
+def write_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write a trace, whole or not at all."""
+    whole = Path(f"{os.fspath(path)}.part")
+    with whole.open("w", encoding="utf-8", newline="\n") as file:
+        told: set[int] = set()
+
+        def new_in(step: StepRecord) -> dict[int, str]:
+            new = {i: trace.pieces[i] for i in _token_ids(step) if i in trace.pieces and i not in told}
+            told.update(new)
+            return new
+
+        write = _writer(file, trace.model, trace.config, new_in)
+        for step in trace.steps:
+            write(step)
+    os.replace(whole, path)
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """Read a file of traces. InvalidTrace names the line that is wrong; a last line cut short by a stopped writer is left out."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().split("\n")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise InvalidTrace(f"{os.fspath(path)}: cannot be read: {error}") from None
+    steps: list[StepRecord] = []
+    pieces: dict[int, str] = {}
+    line_number = 1
+    try:
+        model, config = _header(json.loads(lines[0]))
+        for line in lines[1:-1]:  # behind the last line end: nothing, or a line cut short
+            line_number += 1
+            entry = json.loads(line)
+            pieces |= {int(token): str(text) for token, text in entry.pop("pieces").items()}
+            steps.append(_step(entry))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, InvalidConfig) as error:
+        where = f"{os.fspath(path)}, line {line_number}"
+        raise InvalidTrace(f"{where}: {type(error).__name__}: {error}; expected {SCHEMA}, version {VERSION}") from None
+    return Trace(model=model, config=config, steps=tuple(steps), pieces=pieces)
+
+
+def _writer(
+    file: TextIO, model: str, config: EngineConfig, new_in: Callable[[StepRecord], dict[int, str]]
+) -> Callable[[StepRecord], None]:
+    def line(entry: dict[str, Any]) -> None:
+        file.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) + "\n")
+        file.flush()
+
+    line({"schema": SCHEMA, "version": VERSION, "model": model, "config": asdict(config)})
+    return lambda step: line(asdict(step) | {"pieces": new_in(step)})
+
+
+def _header(entry: dict[str, Any]) -> tuple[str, EngineConfig]:
+    if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
+        raise ValueError("not a trace")
+    if entry["version"] != VERSION:
+        raise ValueError(f"version {entry['version']!r}")
+    config = entry["config"]
+    return str(entry["model"]), EngineConfig(
+        cache=CacheConfig(**config["cache"]), scheduler=SchedulerConfig(**config["scheduler"]), seed=config["seed"]
+    )
+
+
+def _step(entry: dict[str, Any]) -> StepRecord:
+    scheduled = tuple(ScheduledRecord(**_frozen(share)) for share in entry.pop("scheduled"))
+    arrived = tuple(ArrivalRecord(**_frozen(arrival)) for arrival in entry.pop("arrived"))
+    if missing := {f.name for f in fields(StepRecord)} - {"scheduled", "arrived"} - entry.keys():
+        raise KeyError(min(missing))
+    return StepRecord(scheduled=scheduled, arrived=arrived, **_frozen(entry))
+
+
+def _frozen(entry: dict[str, Any]) -> dict[str, Any]:
+    """Lists of JSON as the tuples they were."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+
+
+def _token_ids(step: StepRecord) -> Iterator[int]:
+    for arrival in step.arrived:
+        yield from arrival.prompt
+    for share in step.scheduled:
+        yield from share.sampled
+
+
+class _Pieces:
+    """The text of token ids, each told once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._told = tokenizer, set[int]()
+
+    def new_in(self, step: StepRecord) -> dict[int, str]:
+        new = [token for token in dict.fromkeys(_token_ids(step)) if token not in self._told]
+        self._told.update(new)
+        return {token: self._tokenizer.token_bytes(token).decode("utf-8", "replace") for token in new}
