@@ -21,8 +21,10 @@ COMMANDS = {
     "up": "set up the laboratory and start it: JupyterLab and the rendered book",
     "verify": "set up the laboratory, then lint, layers, types, book, tests and notebooks",
     "generate": "generate text from prompts",
+    "trace": "run prompts and record every step of the engine",
     "info": "versions, backends and why, models, instruction set",
     "doctor": "what this machine has, what is missing, and how to get it",
+    "convert": "convert a model between GGUF and safetensors",
     "fetch": "fetch a model into the cache and verify it",
     "notebooks": "execute the book's notebooks in place",
 }

@@ -109,7 +109,8 @@ def _writer(
     file: TextIO, model: str, config: EngineConfig, new_in: Callable[[StepRecord], dict[int, str]]
 ) -> Callable[[StepRecord], None]:
     def line(entry: dict[str, Any]) -> None:
-        file.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) + "\n")
+        text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=lambda number: number.item())  # numpy's
+        file.write(text + "\n")
         file.flush()
 
     line({"schema": SCHEMA, "version": VERSION, "model": model, "config": asdict(config)})
@@ -129,7 +130,9 @@ def _header(entry: dict[str, Any]) -> tuple[str, EngineConfig]:
 
 def _step(entry: dict[str, Any]) -> StepRecord:
     scheduled = tuple(ScheduledRecord(**_frozen(share)) for share in entry.pop("scheduled"))
-    arrived = tuple(ArrivalRecord(**_frozen(arrival)) for arrival in entry.pop("arrived"))
+    arrived = tuple(
+        ArrivalRecord(**_frozen(arrival) | {"params": _frozen(arrival["params"])}) for arrival in entry.pop("arrived")
+    )
     if missing := {f.name for f in fields(StepRecord)} - {"scheduled", "arrived"} - entry.keys():
         raise KeyError(min(missing))
     return StepRecord(scheduled=scheduled, arrived=arrived, **_frozen(entry))

@@ -32,6 +32,7 @@ from typing import NoReturn
 import numpy as np
 
 from labcore.core.errors import InvalidCheckpoint
+from labcore.loaders.dense import STORED, decode
 from labcore.quant.gguf_blocks import FORMATS, BlockFormat
 from labcore.quant.quantized_tensor import QuantizedTensor
 
@@ -41,7 +42,7 @@ MAGIC = b"GGUF"
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 MAX_DIMENSIONS = 4
-LAYOUTS = FORMATS | {"F32": BlockFormat(1, 4), "F16": BlockFormat(1, 2), "BF16": BlockFormat(1, 2)}
+LAYOUTS = FORMATS | {name: BlockFormat(1, dtype.itemsize) for name, dtype in STORED.items()}
 TENSOR_TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 8: "Q8_0", 30: "BF16"}
 UNSUPPORTED_TYPES = {6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K",
                      20: "IQ4_NL", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"}  # fmt: skip
@@ -77,11 +78,7 @@ class GGUFFile:
             rows, columns = info.shape
             data = np.frombuffer(self.raw, np.uint8, info.nbytes, info.start).reshape(rows, -1)
             return QuantizedTensor(info.type, (rows, columns), data)
-        dtype = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[info.type]
-        stored = np.frombuffer(self.raw, dtype, prod(info.shape), info.start).reshape(info.shape)
-        if info.type == "BF16":  # the upper half of a float32
-            return (stored.astype(np.uint32) << 16).view(np.float32)
-        return np.require(stored, np.float32, ["C", "A"])
+        return decode(np.ndarray(info.shape, STORED[info.type], self.raw, info.start), info.type)
 
 
 def read_gguf(path: str | os.PathLike[str]) -> GGUFFile:

@@ -29,6 +29,7 @@ class Tokenizer(Protocol):
 
     vocab_size: int
     eos_token_ids: frozenset[int]  # each of them ends a text
+    eos_token_id: int | None  # the one that a chat template calls `eos_token`
     bos_token_id: int | None
     add_bos: bool
     chat_template: str | None  # Jinja
@@ -127,6 +128,7 @@ class LabTokenizer(Tokenizer):
         self._split = re.compile("(" + "|".join(map(re.escape, SPECIALS)) + ")")
         self.vocab_size = len(pieces)
         self.bos_token_id: int | None = self._special_ids["<|bos|>"]
+        self.eos_token_id: int | None = self._special_ids["<|eos|>"]
         self.eos_token_ids = frozenset({self._special_ids["<|eos|>"], self._special_ids["<|im_end|>"]})
         self.add_bos = False
         self.chat_template: str | None = CHAT_TEMPLATE

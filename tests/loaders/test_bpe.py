@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from labcore.core.errors import InvalidCheckpoint, InvalidRequest
 from labcore.loaders import zoo
-from labcore.loaders.bpe import BPETokenizer
+from labcore.loaders.bpe import BPETokenizer, as_pipeline
 from labcore.loaders.gguf import GGUFFile, read_gguf
 from labcore.loaders.llama_gguf import load_llama, read_tokenizer
-from labcore.loaders.tokenizer import IncrementalDecoder
+from labcore.loaders.tokenizer import SPECIALS, IncrementalDecoder, LabTokenizer
 
 WriteGGUF = Callable[..., Path]
 
@@ -225,6 +225,53 @@ def test_pre_tokenizers_cut_differently(pre: str, words: list[str]) -> None:
     tokens = [*"ab12345'SĠ", "ĠĠ", "12", "45", "Ġ1", "Ġ12", "'S"]
     tokenizer = BPETokenizer(tokens, ["Ġ 1", "Ġ1 2", "1 2", "4 5", "' S", "Ġ Ġ"], pre=pre)
     assert [tokenizer.token_bytes(token_id).decode() for token_id in tokenizer.encode("ab  12345'S")] == words
+
+
+def test_qwen2_composes_characters_and_cuts_single_digits() -> None:
+    tokens = [*"ab123'SĠ", "Ã", "©", "Ã©", "12", "'S", "Ġa", "e", "Ì", "ģ"]
+    tokenizer = BPETokenizer(tokens, ["Ã ©", "1 2", "' S", "Ġ a"], pre="qwen2")
+    words = [tokenizer.token_bytes(token_id).decode() for token_id in tokenizer.encode("e\u0301 a123'S")]
+    assert words == ["é", " a", "1", "2", "3", "'S"]
+
+
+LAB, LAB_BPE = LabTokenizer(), as_pipeline(LabTokenizer())
+
+
+@settings(max_examples=500)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])) | st.text(st.sampled_from("abzAZ  \n.,:<|é\r")) | st.sampled_from(SPECIALS)
+)
+def test_the_lab_s_rule_cuts_as_the_lab_tokenizer_does(text: str) -> None:
+    for whole in (text, f"a{text}<|im_end|>{text} b"):
+        ids = LAB.encode(whole)
+        assert LAB_BPE.encode(whole) == ids
+        for skip in (False, True):
+            assert LAB_BPE.decode(ids, skip) == LAB.decode(ids, skip)
+
+
+def test_the_lab_s_vocabulary_as_bpe() -> None:
+    for token_id in range(1024):
+        assert LAB_BPE.token_bytes(token_id) == LAB.token_bytes(token_id)
+        assert LAB_BPE.is_special(token_id) == LAB.is_special(token_id)
+    for key in ("vocab_size", "eos_token_ids", "eos_token_id", "bos_token_id", "add_bos", "chat_template"):
+        assert getattr(LAB_BPE, key) == getattr(LAB, key)
+    for sample in SAMPLES.values():
+        assert LAB_BPE.encode(sample) == LAB.encode(sample)
+
+
+def test_rows_without_a_token() -> None:
+    """What a GGUF calls [PADn], of kind 5, at the end; anywhere else it is a token like any other."""
+    tokenizer = BPETokenizer(["a", "[PAD1]", "b", "[PAD3]", "[PAD4]"], [], [1, 5, 1, 5, 5], pre="gpt-2")
+    assert tokenizer.vocab_size == 5 and [tokenizer.is_special(token_id) for token_id in range(5)] == [False] * 3 + [True] * 2
+    assert tokenizer.decode([0, 3, 2, 4], skip_special_tokens=False) == "ab"
+    assert tokenizer.encode("ab[PAD3]") == [0, 2]
+    named = BPETokenizer(["a", "[PAD7]", "other"], [], [1, 5, 5], pre="gpt-2")
+    assert named.decode([2], skip_special_tokens=False) == "other"
+
+
+def test_the_first_end_has_a_name() -> None:
+    assert BPETokenizer([*"abc"], [], pre="gpt-2", eos_token_ids=[2, 0]).eos_token_id == 2
+    assert BPETokenizer([*"abc"], [], pre="gpt-2").eos_token_id is None
 
 
 def test_unknown_pre_tokenizer() -> None:

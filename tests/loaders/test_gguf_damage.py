@@ -24,18 +24,20 @@ MEMORY, SECONDS = 8 << 20, 5.0  # for a file of 10 KB; a load takes about a mill
 
 
 def load(path: Path) -> bool:
-    """Whether the file loads; any error but InvalidCheckpoint is the test's."""
+    """Whether the file loads, and all its tensors with it; any error but InvalidCheckpoint is the test's."""
     try:
-        load_llama(path)
+        checkpoint = load_llama(path)
     except InvalidCheckpoint as error:
         assert str(path) in str(error) and "\n" not in str(error)
         return False
+    assert all(tensor.shape == checkpoint.shapes[name] for name, tensor in checkpoint.tensors.items())
     return True
 
 
 @pytest.fixture
 def whole(write_gguf: WriteGGUF) -> bytes:
-    path = write_gguf()
+    more = {"rope_freqs.weight": np.ones(4, np.float32), "blk.0.attn_q.bias": np.ones(32, np.float32)}
+    path = write_gguf(changed=more, metadata={"llama.rope.scaling.original_context_length": 8192})
     assert load(path)
     return path.read_bytes()
 

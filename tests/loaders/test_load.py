@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,11 @@ import pytest
 
 from labcore.core.config import ModelConfig
 from labcore.core.errors import FetchFailed, InvalidCheckpoint
-from labcore.loaders.checkpoint import Checkpoint, required_tensors, validate
+from labcore.loaders.checkpoint import Checkpoint, LazyTensors, required_tensors, validate
 from labcore.loaders.lab import lab_checkpoint
 from labcore.loaders.load import load_checkpoint
 
-WriteGGUF = Callable[..., Path]
+WriteGGUF = WriteFolder = Callable[..., Path]
 
 
 def test_lab_has_the_same_bits_everywhere() -> None:
@@ -57,10 +58,36 @@ def test_a_path(write_gguf: WriteGGUF) -> None:
     assert load_checkpoint(path).config.name == load_checkpoint(str(path)).config.name == "small"
 
 
-@pytest.mark.parametrize("name", ["nonesuch", "", "nowhere/model.gguf", ".", "long" * 2000, "nul\0"])
+def test_a_folder_and_the_weights_in_it(write_folder: WriteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for shards, weights in ((0, "model.safetensors"), (2, "model.safetensors.index.json")):
+        folder = write_folder(shards=shards)
+        for path in (folder, str(folder), f"{folder}{os.sep}", folder / weights, str(folder / weights)):
+            assert load_checkpoint(path).config.name == "tiny"
+        (folder / weights).unlink()
+    monkeypatch.chdir(write_folder())
+    assert load_checkpoint("model.safetensors").config.name == load_checkpoint(".").config.name == "tiny"
+
+
+def test_a_file_that_is_not_all_of_the_weights(write_folder: WriteFolder) -> None:
+    folder = write_folder(shards=2)
+    with pytest.raises(InvalidCheckpoint, match=r"part-1.safetensors: is not all of .* which are model.safetensors.index.json"):
+        load_checkpoint(folder / "part-1.safetensors")
+    (folder / "part-0.safetensors").rename(folder / "model.safetensors")
+    for name in ("model.safetensors", "model.safetensors.index.json"):
+        with pytest.raises(InvalidCheckpoint, match=r"has model.safetensors and model.safetensors.index.json; expected one of"):
+            load_checkpoint(folder / name)
+
+
+@pytest.mark.parametrize("name", ["nonesuch", "", "nowhere/model.gguf", "nowhere/model.safetensors", "long" * 2000, "nul\0"])
 def test_neither_a_name_nor_a_file(name: str) -> None:
-    with pytest.raises(InvalidCheckpoint, match="neither a model nor a file; expected lab, smollm2, or a GGUF file"):
+    says = "neither a model nor a file; expected lab, smollm2, a Hugging Face folder or a GGUF file"
+    with pytest.raises(InvalidCheckpoint, match=says):
         load_checkpoint(name)
+
+
+def test_a_folder_of_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match=r"config.json: cannot be read: no such file"):
+        load_checkpoint(tmp_path)
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
@@ -80,6 +107,20 @@ def changed(**tensors: np.ndarray | None) -> Checkpoint:
     checkpoint = lab_checkpoint()
     kept = dict(checkpoint.tensors) | {name: tensor for name, tensor in tensors.items() if tensor is not None}
     return replace(checkpoint, tensors={name: tensor for name, tensor in kept.items() if tensors.get(name, tensor) is not None})
+
+
+def test_validate_makes_no_tensor() -> None:
+    """Shapes are known from the header; what is of a wrong shape is never converted."""
+    shapes = dict(lab_checkpoint().shapes)
+
+    def make(name: str) -> np.ndarray:
+        raise AssertionError(f"{name} was made")
+
+    lazy = replace(lab_checkpoint(), tensors=LazyTensors(shapes, make))
+    assert validate(lazy, "here").tied and lazy.shapes == required_tensors(ModelConfig.lab())
+    shapes["model.norm.weight"] = (257,)
+    with pytest.raises(InvalidCheckpoint, match=r"here: tensor model.norm.weight has shape \(257,\); expected \(256,\)"):
+        validate(lazy, "here")
 
 
 def test_validate_names_the_tensor() -> None:

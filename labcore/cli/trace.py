@@ -1,0 +1,73 @@
+"""Run prompts through an engine and record every step, as lines of JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from labcore.core.errors import InvalidTrace
+from labcore.core.trace import StepRecord
+from labcore.engine.llm_engine import LLMEngine
+from labcore.engine.sampling_params import SamplingParams
+from labcore.engine.trace_file import VERSION, trace_writer
+from labcore.kernels.registry import get_backend
+from labcore.model.weights import load_model
+
+CACHE, SCHEDULER = CacheConfig(), SchedulerConfig()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="one or more prompts, queued together")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where the trace goes")
+    parser.add_argument("--model", default="smollm2", help="a model's name or a path (default: smollm2)")
+    parser.add_argument("--backend", default=None, help="default: the fastest that this machine runs (see `labcore info`)")
+    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (default)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--num-blocks", type=int, default=CACHE.num_blocks, help="blocks of the KV pool (default: %(default)s)")
+    parser.add_argument("--block-size", type=int, default=CACHE.block_size, help="tokens in a block (default: %(default)s)")
+    parser.add_argument("--max-num-batched-tokens", type=int, default=SCHEDULER.max_num_batched_tokens, help="tokens a step")
+    parser.add_argument("--max-num-seqs", type=int, default=SCHEDULER.max_num_seqs, help="requests that run at a time")
+    parser.add_argument("--max-chunk-tokens", type=int, default=None, help="tokens of one request a step (default: no limit)")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    config = EngineConfig(
+        cache=CacheConfig(num_blocks=args.num_blocks, block_size=args.block_size),
+        scheduler=SchedulerConfig(
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            max_num_seqs=args.max_num_seqs,
+            max_chunk_tokens=args.max_chunk_tokens,
+        ),
+    )
+    params = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed)
+    records: list[StepRecord] = []
+    observers: list[Callable[[StepRecord], object]] = [records.append]
+
+    def observe(record: StepRecord) -> None:
+        for observer in observers:
+            observer(record)
+
+    engine = LLMEngine(load_model(args.model, backend=get_backend(args.backend)), config, observe)
+    for i, prompt in enumerate(args.prompt):  # all are accepted before a file is touched
+        engine.add_request(f"request-{i}", prompt, params)
+    try:
+        with open(args.output, "w", encoding="utf-8", newline="\n") as file:
+            observers.append(trace_writer(file, engine))
+            while engine.has_unfinished:
+                engine.step()
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
+        raise InvalidTrace(f"{args.output}: cannot be written: {error}") from None
+    summary = {
+        "file": args.output,
+        "version": VERSION,
+        "model": engine.model.config.name,
+        "requests": len(args.prompt),
+        "steps": len(records),
+        "tokens": sum(record.num_tokens for record in records),
+        "preemptions": sum(len(record.preempted) for record in records),
+    }
+    print("{file}: {requests} requests, {steps} steps, {tokens} tokens computed, {preemptions} preemptions".format(**summary))
+    return summary

@@ -1,0 +1,176 @@
+"""A Llama-family decoder out of a Hugging Face folder: config.json, weights in safetensors, tokenizer.json.
+
+What a key means when it is absent, and which projections have biases, is the rule of the `transformers` class that the
+`model_type` names. Both spellings of the rotary embedding are read: `rope_theta` beside `rope_scaling`, and
+`rope_parameters`, which holds both (transformers 5).
+
+Limits: llama, mistral, qwen2 and qwen3, each attending to the whole context, in float32, float16 or bfloat16; rotary
+embedding over the whole head, plain, linear or Llama 3's. The rest is refused by name, because leaving it out would give
+a model that is only slightly wrong.
+Source: the configuration and modeling files of `transformers`.
+
+    >>> checkpoint = load_llama_folder("SmolLM2-135M-Instruct")
+    >>> checkpoint.config.num_layers, checkpoint.tied
+    (30, True)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labcore.core.config import PROJECTIONS, LinearRope, Llama3Rope, ModelConfig, PlainRope, RopeScaling
+from labcore.core.errors import InvalidCheckpoint, InvalidConfig
+from labcore.loaders.checkpoint import EMBEDDING, HEAD, Checkpoint, LazyTensors, validate
+from labcore.loaders.fields import Fields, read_json
+from labcore.loaders.safetensors_file import StoredTensor, read_safetensors
+from labcore.loaders.tokenizer_json import read_tokenizer_json
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # older versions stored these frequencies
+QKV, QKVO, MLP = frozenset(PROJECTIONS[:3]), frozenset(PROJECTIONS[:4]), frozenset(PROJECTIONS[4:])
+ROPE_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What a `model_type` says beyond its config.json.
+
+    num_kv_heads, head_dim: where the key is absent. None: as many as heads; the hidden size over heads.
+    windowed:               whether a sliding window needs no flag.
+    biases, bias_flags:     projections that always have biases, and those that a flag gives them.
+    """
+
+    architecture: str
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    windowed: bool = False
+    biases: frozenset[str] = frozenset()
+    bias_flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    qk_norm: bool = False
+
+
+FAMILIES = {
+    "llama": Family(architecture="LlamaForCausalLM", bias_flags={"attention_bias": QKVO, "mlp_bias": MLP}),
+    "mistral": Family(architecture="MistralForCausalLM", num_kv_heads=8, windowed=True),
+    "qwen2": Family(architecture="Qwen2ForCausalLM", num_kv_heads=32, biases=QKV),
+    "qwen3": Family(
+        architecture="Qwen3ForCausalLM", num_kv_heads=32, head_dim=128, bias_flags={"attention_bias": QKVO}, qk_norm=True
+    ),
+}  # fmt: skip
+
+
+def load_llama_folder(folder: str | os.PathLike[str], name: str | None = None) -> Checkpoint:
+    """Read and validate a folder; `name` is the model's, by default the folder's."""
+    folder = Path(folder)
+    fields = Fields(f"{folder / 'config.json'}:", read_json(folder / "config.json"))
+    config = read_config(fields, name or folder.absolute().name)
+    tensors = {key: tensor for key, tensor in read_safetensors(weights_path(folder)).items() if not COMPUTED.fullmatch(key)}
+    _settle_head(fields, tensors)
+    lazy = LazyTensors({key: tensor.shape for key, tensor in tensors.items()}, lambda key: tensors[key].load())
+    return validate(Checkpoint(config, lazy, read_tokenizer_json(folder, config.vocab_size)), str(folder))
+
+
+def weights_path(folder: Path) -> Path:
+    """The one file or the index that holds a folder's weights; InvalidCheckpoint if it has neither, or both."""
+    found = [folder / name for name in WEIGHTS if os.path.isfile(folder / name)]
+    if len(found) != 1:
+        raise InvalidCheckpoint(
+            f"{folder}: has {' and '.join(WEIGHTS) if found else 'no weights'}; expected one of {', '.join(WEIGHTS)}"
+        )
+    return found[0]
+
+
+def _settle_head(fields: Fields, tensors: dict[str, StoredTensor]) -> None:
+    """Hold `tie_word_embeddings` against the file. A head that repeats the embedding, as it should when tied, is dropped."""
+    tied, head, embedding = fields.flag("tie_word_embeddings", False), tensors.get(HEAD), tensors.get(EMBEDDING)
+    if tied and head and embedding:
+        if not head.same_bits(embedding):
+            fields.fail("tie_word_embeddings", f"but tensor {HEAD} differs from {EMBEDDING}")
+        del tensors[HEAD]
+    if not tied and head is None:
+        fields.fail("tie_word_embeddings", f"expected a tensor {HEAD}, which the weights lack")
+
+
+def read_config(fields: Fields, name: str) -> ModelConfig:
+    """The decoder's shape from the keys of a config.json."""
+    kind = fields.text("model_type")
+    if kind not in FAMILIES:
+        fields.fail("model_type", f"supported: {', '.join(FAMILIES)}")
+    family = FAMILIES[kind]
+    fields.only("architectures", [family.architecture])
+    fields.only("hidden_act", "silu")
+    for key in ("quantization_config", "compression_config"):
+        if fields.get(key) is not None:
+            fields.fail(key, "supported: weights that are not quantized")
+    hidden, heads, most = (fields.integer(key) for key in ("hidden_size", "num_attention_heads", "max_position_embeddings"))
+    _check_window(fields, family, most)
+    # null is as many as heads in every class, an absent key what the class says
+    no_kv_heads = heads if "num_key_value_heads" in fields.values else family.num_kv_heads or heads
+    try:
+        theta, scaling = _rope(fields, most)
+        return ModelConfig(
+            name=name,
+            vocab_size=fields.integer("vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=fields.integer("intermediate_size"),
+            num_layers=fields.integer("num_hidden_layers"),
+            num_heads=heads,
+            num_kv_heads=fields.integer("num_key_value_heads", no_kv_heads),
+            head_dim=fields.integer("head_dim", family.head_dim or hidden // max(heads, 1)),
+            max_model_len=most,
+            rope_theta=theta,
+            rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+            rope_scaling=scaling,
+            biases=family.biases.union(*(some for flag, some in family.bias_flags.items() if fields.flag(flag, False))),
+            qk_norm=family.qk_norm,
+        )
+    except InvalidConfig as error:
+        raise InvalidCheckpoint(f"{fields.source} {error}") from None
+
+
+def _check_window(fields: Fields, family: Family, most: int) -> None:
+    """Refuse a window that is narrower than the context, for all layers or for some."""
+    layer_types = fields.typed("layer_types", list, [])
+    if any(kind != "full_attention" for kind in layer_types):
+        fields.fail("layer_types", "supported: full_attention")
+    if family.windowed or fields.flag("use_sliding_window", False):
+        window = fields.values.get("sliding_window", 4096)  # the classes' default; null is no window
+        if window is not None and not (type(window) is int and window >= most):
+            raise InvalidCheckpoint(
+                f"{fields.source} sliding_window is {window!r:.60}; supported: null, or at least max_position_embeddings ({most})"
+            )
+
+
+def _rope(fields: Fields, most: int) -> tuple[float, RopeScaling]:
+    """Base and scaling. Where both spellings stand, transformers lets `rope_scaling` and the inner `rope_theta` win."""
+    at = "rope_scaling" if fields.typed("rope_scaling", dict, {}) else "rope_parameters"
+    rope = Fields(f"{fields.source} {at}:", fields.typed(at, dict, {}))
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    if kind not in ROPE_KEYS:
+        rope.fail("rope_type" if rope.get("rope_type") else "type", f"supported: {', '.join(ROPE_KEYS)}")
+    for key in sorted(rope.values.keys() - {"rope_type", "type", "rope_theta", "partial_rotary_factor", *ROPE_KEYS[kind]}):
+        if rope.get(key) is not None:
+            rope.fail(key, f"not known for {kind!r}")
+    fields.only("partial_rotary_factor", 1.0, 1)
+    rope.only("partial_rotary_factor", 1.0, 1)
+    theta = rope.number("rope_theta", fields.number("rope_theta", 10000.0))
+    match kind:
+        case "linear":
+            return theta, LinearRope(factor=rope.number("factor"))
+        case "llama3":
+            trained = rope.integer("original_max_position_embeddings", most)
+            return theta, Llama3Rope(
+                factor=rope.number("factor"),
+                low_freq_factor=rope.number("low_freq_factor"),
+                high_freq_factor=rope.number("high_freq_factor"),
+                original_max_model_len=fields.integer("original_max_position_embeddings", trained),
+            )
+    return theta, PlainRope()

@@ -1,0 +1,165 @@
+"""A checkpoint as a Hugging Face folder: config.json, safetensors (in shards, if large), tokenizer.json and what goes with it.
+
+    model.safetensors   header length u64, header (JSON: name -> dtype, shape, data_offsets), data
+
+Matrices are written in the type that is asked for, vectors (norms and biases) in float32, as GGUF files have them: they
+are few, and rounding them would not come back.
+
+    >>> write_safetensors(load_checkpoint("lab"), "lab-folder", "BF16")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labcore.core.config import LinearRope, Llama3Rope, ModelConfig
+from labcore.core.errors import InvalidCheckpoint
+from labcore.loaders.checkpoint import HEAD, Checkpoint, Tensor, required_tensors
+from labcore.loaders.dense import STORED, encode
+from labcore.loaders.tokenizer_json import write_tokenizer_json
+from labcore.quant.quantized_tensor import QuantizedTensor
+
+ALIGNMENT = 8  # the data begin at a multiple, so that float32 can be mapped
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+QKV, OUT = frozenset(f"self_attn.{x}_proj" for x in "qkv"), frozenset({"self_attn.o_proj"})
+MLP = frozenset(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
+
+
+def write_safetensors(
+    checkpoint: Checkpoint, folder: str | os.PathLike[str], dtype: str = "F32", *, max_shard_bytes: int = 5_000_000_000
+) -> None:
+    """Write a folder that `transformers` and `load_checkpoint` read; whole, or not at all.
+
+    dtype: F32, F16 or BF16. max_shard_bytes: a file ends before the tensor that would exceed it.
+    InvalidCheckpoint: the folder is there already, or the model cannot be said in a config.json.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise InvalidCheckpoint(f"{folder} exists; remove it, or choose another name")
+    config = hf_config(checkpoint, dtype)
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        _write_json(part / "config.json", config)
+        write_tokenizer_json(checkpoint.tokenizer, part)
+        _write_tensors(checkpoint, part, dtype, max_shard_bytes)
+        os.replace(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def stored_types(checkpoint: Checkpoint, dtype: str) -> dict[str, str]:
+    """The type each tensor is written in, from the embedding to the head: matrices as asked for, vectors in float32."""
+    names = [*required_tensors(checkpoint.config), *([] if checkpoint.tied else [HEAD])]
+    return {name: dtype if len(checkpoint.shapes[name]) == 2 else "F32" for name in names}
+
+
+def num_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    return prod(shape) * STORED[dtype].itemsize
+
+
+def float32(tensor: Tensor) -> np.ndarray:
+    return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
+
+
+def hf_config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
+    """The config.json of a checkpoint: Llama's, or Qwen's where only that one has such biases or norms."""
+    c = checkpoint.config
+    kind, flags = _family(c)
+    config = {
+        "architectures": [f"{kind}ForCausalLM"],
+        "model_type": kind.lower(),
+        "dtype": DTYPES[dtype],
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.hidden_size,
+        "intermediate_size": c.intermediate_size,
+        "num_hidden_layers": c.num_layers,
+        "num_attention_heads": c.num_heads,
+        "num_key_value_heads": c.num_kv_heads,
+        "head_dim": c.head_dim,
+        "max_position_embeddings": c.max_model_len,
+        "rms_norm_eps": c.rms_norm_eps,
+        "hidden_act": "silu",
+        "rope_theta": c.rope_theta,
+        "rope_scaling": _rope_scaling(c),
+        "tie_word_embeddings": checkpoint.tied,
+        "bos_token_id": checkpoint.tokenizer.bos_token_id,
+        "eos_token_id": sorted(checkpoint.tokenizer.eos_token_ids) or None,
+    }
+    return config | flags
+
+
+def _family(c: ModelConfig) -> tuple[str, dict[str, Any]]:
+    """The class of `transformers` that computes this, and the flags it needs."""
+    attention, mlp = c.biases - MLP, c.biases & MLP
+    if not mlp and c.qk_norm and attention in (frozenset(), QKV | OUT):
+        return "Qwen3", {"attention_bias": bool(attention)}
+    if not mlp and not c.qk_norm and attention == QKV:
+        return "Qwen2", {}
+    if not c.qk_norm and attention in (frozenset(), QKV | OUT) and mlp in (frozenset(), MLP):
+        return "Llama", {"attention_bias": bool(attention), "mlp_bias": bool(mlp)}
+    raise InvalidCheckpoint(f"{c.name}: no model of transformers has biases on {sorted(c.biases)} and qk_norm={c.qk_norm}")
+
+
+def _rope_scaling(c: ModelConfig) -> dict[str, Any] | None:
+    match c.rope_scaling:
+        case LinearRope(factor=factor):
+            return {"rope_type": "linear", "factor": factor}
+        case Llama3Rope() as rope:
+            return {
+                "rope_type": "llama3",
+                "factor": rope.factor,
+                "low_freq_factor": rope.low_freq_factor,
+                "high_freq_factor": rope.high_freq_factor,
+                "original_max_position_embeddings": rope.original_max_model_len,
+            }
+    return None
+
+
+def _write_tensors(checkpoint: Checkpoint, folder: Path, dtype: str, max_shard_bytes: int) -> None:
+    types, shapes = stored_types(checkpoint, dtype), checkpoint.shapes
+    shards: list[dict[str, str]] = [{}]
+    for name, kind in types.items():
+        held = sum(num_bytes(shapes[other], types[other]) for other in shards[-1])
+        if held and held + num_bytes(shapes[name], kind) > max_shard_bytes:
+            shards.append({})
+        shards[-1][name] = kind
+    if len(shards) == 1:
+        _write_file(folder / "model.safetensors", checkpoint, types)
+        return
+    weight_map: dict[str, str] = {}
+    for i, part in enumerate(shards, start=1):
+        file = f"model-{i:05}-of-{len(shards):05}.safetensors"
+        _write_file(folder / file, checkpoint, part)
+        weight_map |= dict.fromkeys(part, file)
+    total = sum(num_bytes(shapes[name], kind) for name, kind in types.items())
+    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _write_file(path: Path, checkpoint: Checkpoint, types: dict[str, str]) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, kind in types.items():
+        shape = checkpoint.shapes[name]
+        end = at + num_bytes(shape, kind)
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, kind in types.items():  # one at a time: a model is larger than its largest matrix
+            file.write(encode(float32(checkpoint.tensors[name]), kind, name).data)
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")

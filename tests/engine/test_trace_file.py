@@ -1,0 +1,186 @@
+"""A trace: every field survives the file, in any cut; damage is named; without an observer nothing is recorded."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import labcore.engine.scheduler
+from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from labcore.core.errors import InvalidTrace
+from labcore.core.trace import StepRecord
+from labcore.engine.llm import LLM
+from labcore.engine.llm_engine import LLMEngine
+from labcore.engine.sampling_params import SamplingParams
+from labcore.engine.trace_file import Trace, read_trace, trace_of, trace_writer, write_trace
+from labcore.model.llama import LlamaModel
+
+PROMPTS = ["to be, or not to be", "é and 東京", "once upon a time there was"]
+TIGHT = EngineConfig(
+    cache=CacheConfig(num_blocks=8, block_size=4), scheduler=SchedulerConfig(max_num_batched_tokens=7, watermark_blocks=0)
+)
+
+
+def recorded(model: LlamaModel, config: EngineConfig = TIGHT) -> tuple[LLMEngine, list[StepRecord]]:
+    """An engine that has run three requests through preemptions, and given up a fourth."""
+    records: list[StepRecord] = []
+    engine = LLMEngine(model, config, records.append)
+    for i, prompt in enumerate(PROMPTS):
+        engine.add_request(str(i), prompt, SamplingParams(max_tokens=9, temperature=0.9, seed=i, ignore_eos=True))
+    engine.add_request("given up", "hello", SamplingParams(temperature=0.0))
+    engine.step()
+    engine.abort("given up")
+    while engine.has_unfinished:
+        engine.step()
+    return engine, records
+
+
+def text_of(trace: Trace, folder: Path) -> str:
+    write_trace(trace, folder / "t.jsonl")
+    return (folder / "t.jsonl").read_text(encoding="utf-8")
+
+
+def read_text(text: str | bytes, folder: Path) -> Trace:
+    path = folder / "damaged.jsonl"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_trace(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="module")
+def trace(lab_model: LlamaModel) -> Trace:
+    return trace_of(*recorded(lab_model))
+
+
+def test_a_trace_holds_what_happened(trace: Trace, lab_model: LlamaModel) -> None:
+    assert [arrival.request_id for arrival in trace.arrivals] == ["0", "1", "2", "given up"]
+    assert [arrival.prompt for arrival in trace.arrivals[:3]] == [tuple(lab_model.tokenizer.encode(p)) for p in PROMPTS]
+    assert trace.arrivals[1].params["seed"] == 1 and trace.arrivals[1].params["max_tokens"] == 9
+    assert any(step.preempted for step in trace.steps)
+    assert [name for step in trace.steps for name in step.aborted] == ["given up"]
+    assert [step.step for step in trace.steps] == list(range(len(trace.steps)))
+    sampled = {token for step in trace.steps for share in step.scheduled for token in share.sampled}
+    prompts = {token for arrival in trace.arrivals for token in arrival.prompt}
+    assert set(trace.pieces) == sampled | prompts
+    assert "".join(map(trace.text, trace.arrivals[0].prompt)) == PROMPTS[0]
+    assert trace.text(10**6) == "#1000000"
+
+
+def test_a_trace_gives_the_blocks_of_those_who_finish(trace: Trace) -> None:
+    """A request's last record shows the blocks it held in that step, and why it ended."""
+    for step in trace.steps:
+        for share in step.scheduled:
+            assert share.state == ("length" if share.request_id in step.finished else "running")
+            assert len(share.block_ids) * 4 >= share.num_computed_tokens  # admission takes the whole prompt's at once
+
+
+def test_it_comes_back_from_the_file(trace: Trace, tmp_path: Path) -> None:
+    write_trace(trace, tmp_path / "t.jsonl")
+    assert read_trace(tmp_path / "t.jsonl") == trace
+    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
+
+
+def test_a_file_written_step_by_step_is_the_same(trace: Trace, lab_model: LlamaModel, tmp_path: Path) -> None:
+    file = io.StringIO()
+    engine, records = recorded(lab_model)
+    write = trace_writer(file, engine)
+    for record in records:
+        write(record)
+    write_trace(trace, tmp_path / "t.jsonl")
+    assert file.getvalue() == (tmp_path / "t.jsonl").read_text(encoding="utf-8")
+
+
+@given(cut=st.floats(0, 1))
+def test_a_stopped_writer_leaves_a_trace_up_to_there(trace: Trace, folder: Path, cut: float) -> None:
+    whole = text_of(trace, folder)
+    first = whole.index("\n") + 1
+    text = whole[: first + round(cut * (len(whole) - first))]
+    got = read_text(text, folder)
+    assert got.steps == trace.steps[: text.count("\n") - 1]
+
+
+def test_the_first_line_names_schema_and_version(trace: Trace, folder: Path) -> None:
+    header = json.loads(text_of(trace, folder).splitlines()[0])
+    assert (header["schema"], header["version"], header["model"]) == ("labcore.trace", 1, "lab")
+    assert header["config"] == json.loads(json.dumps(asdict(TIGHT)))
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "says"),
+    [
+        (0, "", "line 1: JSONDecodeError"),
+        (0, "[]", "line 1: ValueError: not a trace"),
+        (0, '{"schema": "labcore.trace", "version": 2, "model": "m", "config": {}}', "line 1: ValueError: version 2"),
+        (0, '{"schema": "labcore.trace", "version": 1, "model": "m"}', "line 1: KeyError: 'config'"),
+        (3, "", "line 4: JSONDecodeError"),
+        (3, "{}", "line 4: KeyError: 'pieces'"),
+        (3, "7", "line 4: AttributeError"),
+        (3, "[" * 100_000, "line 4: RecursionError"),
+        (3, '{"pieces": {}, "arrived": [], "scheduled": [{"request_id": "a"}]}', "line 4: TypeError"),
+        (3, '{"pieces": {}, "arrived": [], "scheduled": [], "step": 1}', "line 4: KeyError"),
+    ],
+)
+def test_damage_is_named(trace: Trace, folder: Path, line: int, text: str, says: str) -> None:
+    lines = text_of(trace, folder).split("\n")
+    lines[line] = text
+    with pytest.raises(InvalidTrace, match=says):
+        read_text("\n".join(lines), folder)
+
+
+@given(data=st.data())
+def test_any_damage_is_named_or_harmless(trace: Trace, folder: Path, data: st.DataObject) -> None:
+    raw = bytearray(text_of(trace, folder).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        read_text(bytes(raw), folder)
+    except InvalidTrace as error:
+        assert "damaged.jsonl" in str(error)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTrace, match=r"none\.jsonl: cannot be read"):
+        read_trace(tmp_path / "none.jsonl")
+
+
+def test_without_an_observer_no_record_is_made(lab_model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off is free: with the records' classes gone, an engine that nobody observes does not notice."""
+
+    def made(**fields: Any) -> None:
+        raise AssertionError("a record was made")
+
+    for name in ("StepRecord", "ScheduledRecord", "ArrivalRecord"):
+        monkeypatch.setattr(labcore.engine.scheduler, name, made)
+    llm = LLM(lab_model, config=TIGHT)
+    assert len(llm.generate(PROMPTS, SamplingParams(max_tokens=9, temperature=0.0))) == 3
+    llm.engine.add_request("a", "hello")
+    llm.engine.abort("a")
+    assert llm.engine.scheduler.num_steps > 0
+    with pytest.raises(AssertionError, match="a record was made"):
+        recorded(lab_model)
+
+
+def test_observed_or_not_the_answer_is_the_same(lab_model: LlamaModel) -> None:
+    seeded = SamplingParams(max_tokens=9, temperature=0.9, seed=3)
+    watched = LLM(lab_model, config=TIGHT, observer=[].append).generate(PROMPTS, seeded)
+    assert watched == LLM(lab_model, config=TIGHT).generate(PROMPTS, seeded)
+
+
+def test_ids_of_numpy_are_written(lab_model: LlamaModel, tmp_path: Path) -> None:
+    records: list[StepRecord] = []
+    llm = LLM(lab_model, observer=records.append)
+    llm.generate([np.arange(5)], SamplingParams(max_tokens=np.int64(2), stop_token_ids=(np.int64(3),)))
+    write_trace(trace_of(llm.engine, records), tmp_path / "t.jsonl")
+    assert read_trace(tmp_path / "t.jsonl").arrivals[0].prompt == (0, 1, 2, 3, 4)
