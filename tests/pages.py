@@ -1,10 +1,15 @@
-"""A browser for tests of pages: Chromium through Playwright, or a skip that says what is missing."""
+"""A browser for tests of pages (Chromium through Playwright, or a skip that says what is missing), and a JupyterLab."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,3 +47,31 @@ class Seen:
         page.on("response", lambda reply: self.errors.append(f"{reply.status}: {reply.url}") if reply.status >= 400 else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+
+
+@contextlib.contextmanager
+def jupyterlab(folder: Path) -> Iterator[str]:
+    """A JupyterLab of its own on a folder, with nothing of the user's settings."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = {name: str(folder / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"} | own
+    argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
+    argv += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True"]
+    argv += [f"--ServerApp.root_dir={folder}", "--LabApp.news_url=None"]
+    with open(folder / "lab.log", "w") as log:
+        server = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{url}/api/status", timeout=1)
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail((folder / "lab.log").read_text())
+        yield url
+    finally:
+        server.terminate()
+        server.wait(20)

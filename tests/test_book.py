@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import re
 import subprocess
 import sys
@@ -63,12 +64,13 @@ def browser() -> Iterator[Any]:
         yield running
 
 
-def visit(browser: Any, origin: str, page: str, **options: Any) -> tuple[Any, Seen]:
+def visit(browser: Any, origin: str, page: str, fragment: str = "", **options: Any) -> tuple[Any, Seen]:
     tab = browser.new_page(**options)
     tab.set_default_timeout(120_000)  # a busy machine is no fault of the page
     seen = Seen(tab, origin)
-    tab.goto(f"{origin}/{page}.html", wait_until="load")
-    tab.evaluate("window.MathJax?.startup?.promise")
+    tab.goto(f"{origin}/{page}.html{fragment}", wait_until="load")
+    if options.get("java_script_enabled", True):
+        tab.evaluate("window.MathJax?.startup?.promise")
     return tab, seen
 
 
@@ -96,6 +98,49 @@ def test_pictures_turn_light_on_a_dark_page(browser: Any, origins: dict[str, str
         look = tab.locator("div.cell_output img").first.evaluate("image => getComputedStyle(image).filter")
         tab.close()
         assert ("invert" in look) == filtered
+
+
+def test_a_replay_of_a_chapter_is_walked_through_with_no_kernel(browser: Any, origins: dict[str, str]) -> None:
+    """Light and dark, wide and narrow. All that a replay can do is tested in tests/widgets/test_replay_page.py."""
+    for scheme, width in (("light", 1280), ("dark", 360)):
+        size = {"width": width, "height": 800}
+        tab, seen = visit(browser, origins["file"], "notebooks/00_whole_engine", color_scheme=scheme, viewport=size, offline=True)
+        life, pool = tab.locator(".replay-life"), tab.locator(".replay-pool")
+        life.get_by_label("Forward").click()
+        tab.keyboard.press("ArrowRight")
+        assert life.locator(".replay-says").inner_text() == "b computes its newest token (position 11) and samples ','."
+        assert life.locator(".replay-counter").inner_text() == "step 4 of 7"
+        pool.get_by_label("Last step").click()
+        pool.locator(".pool-block").nth(10).click()
+        assert pool.locator(".pool-chosen").inner_text() == "Block 10: nobody holds it; it is free."
+        assert (life.evaluate("e => getComputedStyle(e).colorScheme"), seen.errors, seen.foreign) == (scheme, [], [])
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        tab.close()
+
+
+def test_an_address_opens_a_replay_at_a_step(browser: Any, origins: dict[str, str]) -> None:
+    tab, _ = visit(browser, origins["file"], "notebooks/00_whole_engine", fragment="#pool=6")
+    pool = tab.locator(".replay-pool")
+    assert pool.locator(".replay-counter").inner_text() == "step 6 of 8"
+    tab.wait_for_function("(top => top >= 0 && top < 300)(document.querySelector('.replay-pool').getBoundingClientRect().top)")
+    tab.close()
+
+
+def test_the_sources_of_replays_stand_in_a_page_once(book: Path) -> None:
+    page = (book / "notebooks" / "00_whole_engine.html").read_text(encoding="utf-8")
+    assert page.count("function player(view)") == page.count(".replay-bar {") == 1
+    assert page.count("widget-view+json") == 2 and "@jupyter-widgets" not in page and "cdn" not in page
+    state = page.split("widget-state+json")[1].split("</script>")[0]
+    sources = sum(len(part) for part in json.loads(state.partition(">")[2])["shared"] if str(part).startswith("/*!"))
+    assert len(state) - sources < 10_000
+
+
+def test_without_scripts_a_replay_is_a_table(browser: Any, origins: dict[str, str]) -> None:
+    tab, _ = visit(browser, origins["file"], "notebooks/00_whole_engine", java_script_enabled=False)
+    table = tab.locator("table.lab-replay").first
+    assert table.is_visible() and table.locator("tr").count() == 7
+    assert "b arrives with a prompt of 11 tokens." in table.inner_text()
+    tab.close()
 
 
 def test_maths_is_set_and_the_live_control_has_a_picture(browser: Any, origins: dict[str, str]) -> None:

@@ -5,6 +5,8 @@ They are what makes `pytest --nbval` strict and steady on other machines, and a 
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
 import subprocess
@@ -14,6 +16,8 @@ from typing import Any
 
 import nbformat
 import pytest
+
+from labcore.lab.notebooks import STATE, VIEW
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -109,6 +113,34 @@ def test_pictures_have_a_description_and_say_how_to_read_them(path: Path) -> Non
         if any("image/png" in output.get("data", {}) for output in cell.get("outputs", [])):
             assert cell.metadata.get("mystnb", {}).get("image", {}).get("alt"), cell.id
             assert any("*How to read it:*" in after.source for after in cells[at + 1 : at + 3]), cell.id
+
+
+def replays(path: Path) -> dict[str, Any]:
+    """The stored state of each replay, by its model."""
+    models = read(path).metadata.get("widgets", {}).get(STATE, {"state": {}})["state"]
+    return {name: model["state"] for name, model in models.items() if "says" in model["state"]}
+
+
+def test_replays_are_told_about_and_have_an_address(path: Path) -> None:
+    cells, states = read(path).cells, replays(path)
+    shown = [(at, output.data[VIEW]["model_id"]) for at, cell in enumerate(cells) for output in cell.get("outputs", [])
+             if VIEW in output.get("data", {})]  # fmt: skip
+    assert {model for _, model in shown} == set(states)
+    for at, _ in shown:
+        assert any("*How to read it:*" in after.source for after in cells[at + 1 : at + 3]), cells[at].id
+    links = [state["link"] for state in states.values()]
+    assert len(links) == len(set(links))
+
+
+def test_stored_replays_are_small_and_up_to_date(path: Path) -> None:
+    """nbval compares a replay's table; here its sources are compared with those that it would have now."""
+    for state in replays(path).values():
+        module, _, kind = state["_anywidget_id"].rpartition(".")
+        current = getattr(importlib.import_module(module), kind)
+        stale = f"renew(find({path.stem!r})) of labcore.lab.notebooks, or run it where the data of {kind} changed too"
+        assert (state["_esm"], state["_css"]) == (current._esm, current._css), stale
+        facts = {name: value for name, value in state.items() if name not in ("_esm", "_css")}
+        assert len(json.dumps(facts)) < 40_000, kind
 
 
 def test_solutions_are_folded_in_the_page_and_in_jupyterlab(path: Path) -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "up": "set up the laboratory and start it: JupyterLab and the rendered book",
     "verify": "set up the laboratory, then lint, layers, types, book, tests and notebooks",
     "generate": "generate text from prompts",
+    "chat": "talk with a model",
     "trace": "run prompts and record every step of the engine",
     "info": "versions, backends and why, models, instruction set",
     "doctor": "what this machine has, what is missing, and how to get it",

@@ -10,7 +10,7 @@ kind: what `prepare` and the operators return goes back into the operators, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,6 +48,22 @@ class ForwardBatch:
     block_table_start: np.ndarray
     slot_mapping: np.ndarray
     logits_indices: np.ndarray
+
+    @classmethod
+    def of_one_sequence(cls, token_ids: Sequence[int], position: int = 0) -> ForwardBatch:
+        """One sequence, these tokens from `position` on, in a pool of one block that is as long; the logits of every token."""
+        n = len(token_ids)
+        positions = np.arange(position, position + n)
+        return cls(
+            token_ids=np.array(token_ids, np.int64),
+            positions=positions,
+            query_start=np.array([0, n]),
+            context_lens=np.array([position + n]),
+            block_tables=np.zeros(1, np.int64),
+            block_table_start=np.array([0, 1]),
+            slot_mapping=positions,
+            logits_indices=np.arange(n),
+        )
 
     @property
     def num_tokens(self) -> int:

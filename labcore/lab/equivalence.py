@@ -55,18 +55,8 @@ class _Tapped(LlamaModel):
 
 def all_logits(model: LlamaModel, token_ids: list[int]) -> np.ndarray:
     """The logits after every one of these tokens, in one pass and without an engine: (len(token_ids), vocab_size)."""
-    n, one_block = len(token_ids), np.zeros(1, np.int64)
-    batch = ForwardBatch(
-        token_ids=np.array(token_ids, np.int64),
-        positions=np.arange(n),
-        query_start=np.array([0, n]),
-        context_lens=np.array([n]),
-        block_tables=one_block,
-        block_table_start=np.array([0, 1]),
-        slot_mapping=np.arange(n),
-        logits_indices=np.arange(n),
-    )
-    return model.forward(batch, model.new_kv_cache(CacheConfig(block_size=n, num_blocks=1)))
+    pool = model.new_kv_cache(CacheConfig(block_size=len(token_ids), num_blocks=1))
+    return model.forward(ForwardBatch.of_one_sequence(token_ids), pool)
 
 
 def run(model: LlamaModel, requests: Requests, config: EngineConfig | None = None) -> Run:

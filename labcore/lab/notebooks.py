@@ -2,7 +2,7 @@
 
 One thread for BLAS, a fixed hash seed, no facts about the run, steady widget ids. What a page without a kernel cannot
 draw is not stored: the state of ipywidgets' own controls goes, with the views that point to it (an output keeps its text
-and HTML instead), while the state of anywidgets stays. A notebook that fails is left as it was.
+and HTML instead), while the state of anywidgets stays, and the layouts that they name. A notebook that fails is left as it was.
 
     >>> find("00").name
     '00_whole_engine.ipynb'
@@ -17,6 +17,7 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -85,12 +86,31 @@ def execute(path: Path) -> Execution:
         raise NotebookFailed(f"{path.name}, cell {_last(notebook)}: {error.ename}: {error.evalue}") from None
     except (CellTimeoutError, DeadKernelError) as error:
         raise NotebookFailed(f"{path.name}, cell {_last(notebook)}: {str(error).strip().splitlines()[0]}") from None
-    text = nbformat.writes(_steady(notebook, path.stem)) + "\n"
-    whole = path.with_suffix(".ipynb.part")
-    whole.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(whole, path)
+    _write(path, _steady(notebook, path.stem))
     num_cells = sum(cell.cell_type == "code" for cell in notebook.cells)
     return Execution(path, num_cells, time.monotonic() - begun, changed=path.read_bytes() != before)
+
+
+def renew(path: Path) -> bool:
+    """Give the stored replays the present look and behaviour, without running a cell; returns whether anything changed.
+
+    That is enough when the .js and .css files of `labcore.widgets` have changed, and not what Python hands to them.
+    """
+    before, notebook = path.read_bytes(), _read(path)
+    for model in notebook.metadata.get("widgets", {}).get(STATE, {"state": {}})["state"].values():
+        module, _, kind = model["state"].get("_anywidget_id", "").rpartition(".")
+        if module.startswith("labcore.widgets."):
+            current = getattr(import_module(module), kind)
+            model["state"] |= {"_esm": current._esm, "_css": current._css}
+    _write(path, notebook)
+    return path.read_bytes() != before
+
+
+def _write(path: Path, notebook: NotebookNode) -> None:
+    """Whole, or not at all."""
+    whole = path.with_suffix(".ipynb.part")
+    whole.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8", newline="\n")
+    os.replace(whole, path)
 
 
 def _read(path: Path) -> NotebookNode:
@@ -130,14 +150,15 @@ def _steady(notebook: NotebookNode, seed: str) -> NotebookNode:
     notebook.metadata["language_info"] = dict(LANGUAGE)
     state = notebook.metadata.pop("widgets", {}).get(STATE, {})
     models: dict[str, Any] = state.get("state", {})
-    kept = {name: model for name, model in models.items() if not model["model_module"].startswith("@jupyter-widgets/")}
+    own = {name: model for name, model in models.items() if not model["model_module"].startswith("@jupyter-widgets/")}
+    needed = set(re.findall(r"IPY_MODEL_(\w+)", json.dumps(own)))  # without its layout JupyterLab draws no stored widget
+    kept = {name: model for name, model in models.items() if name in own or name in needed}
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if output.get("data", {}).get(VIEW, {}).get("model_id") not in (None, *kept):
                 del output["data"][VIEW]
     if kept:
         notebook.metadata["widgets"] = {STATE: {**state, "state": kept}}
-    # those that went count too: what stays may name them (its layout)
     new = {name: hashlib.sha256(f"{seed}:{i}".encode()).hexdigest()[:32] for i, name in enumerate(models)}
     text = json.dumps(notebook)
     if new:

@@ -26,7 +26,7 @@ from labcore.core.errors import SetupFailed
 from labcore.lab import processes
 from labcore.lab.environment import Environment, fingerprint
 
-BOOK_SOURCES = ("book", "notebooks", "_config.yml", "_toc.yml", "labcore/lab/capabilities.py")
+BOOK_SOURCES = ("book", "notebooks", "_config.yml", "_toc.yml", "labcore/lab/capabilities.py", "labcore/widgets/replay.py")
 READY_SECONDS = 120.0  # a first start of JupyterLab from a cold disk takes long
 
 

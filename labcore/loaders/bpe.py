@@ -84,6 +84,11 @@ def byte_level(token: str) -> bytes:
     return token.translate(_TO_BYTES).encode("latin-1") if _ALPHABET.keys() >= set(token) else token.encode()
 
 
+def is_library_fault(error: BaseException) -> bool:
+    """Whether this may come out of `tokenizers`: it raises bare Exceptions, and Rust's panics, which are not even those."""
+    return (isinstance(error, Exception) and not isinstance(error, MemoryError)) or type(error).__name__ == "PanicException"
+
+
 class PipelineTokenizer(Tokenizer):
     """A `tokenizers` pipeline as an engine wants it.
 
@@ -130,7 +135,9 @@ class PipelineTokenizer(Tokenizer):
         utf8(text)
         try:
             return self.pipeline.encode(text, add_special_tokens=False).ids
-        except Exception as error:  # the library has no class of its own
+        except BaseException as error:
+            if not is_library_fault(error):
+                raise
             raise InvalidRequest(f"the tokenizer cannot encode the text: {error!s:.200}") from None
 
     def token_bytes(self, token_id: int) -> bytes:

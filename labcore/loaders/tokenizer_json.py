@@ -38,6 +38,7 @@ from labcore.loaders.bpe import (
     PipelineTokenizer,
     as_pipeline,
     byte_level,
+    is_library_fault,
     padding_name,
 )
 from labcore.loaders.tokenizer import Tokenizer
@@ -82,11 +83,11 @@ def read_tokenizer_json(folder: Path, vocab_size: int) -> PipelineTokenizer:
 
 @contextmanager
 def _faults_of(path: Path) -> Iterator[None]:
-    """What is wrong in a file, under its name. The library raises bare Exceptions, and Rust's panics, which are none."""
+    """What is wrong in a file, under its name."""
     try:
         yield
     except BaseException as error:
-        if isinstance(error, MemoryError) or not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+        if not is_library_fault(error):
             raise
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidCheckpoint(f"{path}: {' '.join(str(reason).split()):.300}") from None

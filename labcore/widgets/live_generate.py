@@ -47,9 +47,7 @@ class LiveGenerate(ipywidgets.VBox):
     def _generate(self) -> None:
         pieces: list[str] = []
         try:
-            params = SamplingParams(
-                max_tokens=self.max_tokens.value, temperature=self.temperature.value, seed=self.seed.value
-            )
+            params = SamplingParams(max_tokens=self.max_tokens.value, temperature=self.temperature.value, seed=self.seed.value)
             for output in self._llm.stream(self.prompt.value, params):
                 pieces.append(output.text)
                 self.answer.value = _answer(self.prompt.value, pieces, output.finish_reason)

@@ -15,6 +15,7 @@ MODULES = [
     "labcore.core.config",
     "labcore.core.errors",
     "labcore.core.machine",
+    "labcore.core.operators",
     "labcore.core.trace",
     "labcore.engine.sampling_params",
     "labcore.engine.scheduler",

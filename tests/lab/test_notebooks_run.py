@@ -15,7 +15,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from labcore.cli.main import main
 from labcore.lab import notebooks
-from labcore.lab.notebooks import STATE, VIEW, NotebookFailed, execute, find, steady_channel
+from labcore.lab.notebooks import STATE, VIEW, NotebookFailed, execute, find, renew, steady_channel
+from labcore.widgets.block_pool import BlockPool
 
 CONTROL = "import ipywidgets\nipywidgets.IntSlider(value=3)"
 REPLAY = """\
@@ -72,12 +73,27 @@ def test_the_kernel_has_a_fixed_environment_and_streams_are_one(runs: tuple[byte
 
 
 def test_only_what_a_page_can_draw_is_stored(runs: tuple[bytes, bytes, Any]) -> None:
-    """A control of ipywidgets leaves its text; an anywidget leaves its view and all of its state."""
+    """A control of ipywidgets leaves its text; an anywidget leaves its view, and the state of itself and of its layout."""
     control, replay = (runs[2].cells[i].outputs[0].data for i in (0, 1))
     assert set(control) == {"text/plain"}
     state = runs[2].metadata.widgets[STATE].state
-    assert list(state) == [replay[VIEW].model_id]
-    assert state[replay[VIEW].model_id].state.step == 2
+    own = state[replay[VIEW].model_id].state
+    assert own.step == 2
+    assert set(state) == {replay[VIEW].model_id, own.layout.removeprefix("IPY_MODEL_")}
+
+
+def test_renew_changes_the_look_of_stored_replays_and_nothing_else(tmp_path: Path) -> None:
+    path = write(tmp_path / "replay.ipynb")
+    known = {"_anywidget_id": "labcore.widgets.block_pool.BlockPool", "_esm": "old", "_css": "old", "step": 3}
+    other = {"_anywidget_id": "elsewhere.Thing", "_esm": "its own"}
+    models = {name: {"model_module": "anywidget", "state": state} for name, state in {"a": known, "b": other}.items()}
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata["widgets"] = {STATE: {"state": models, "version_major": 2, "version_minor": 0}}
+    nbformat.write(notebook, path)
+    assert renew(path) and not renew(path)
+    state = nbformat.read(path, as_version=4).metadata.widgets[STATE].state
+    assert state.a.state == {**known, "_esm": BlockPool._esm, "_css": BlockPool._css}
+    assert state.b.state == other
 
 
 def test_a_notebook_that_fails_is_named_and_left_as_it_was(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""Widgets in JupyterLab, with a kernel, as a learner uses them; and replays of a stored notebook, before anything has run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+from pages import chromium, jupyterlab
+
+from labcore.lab.notebooks import execute
+
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}  # without it JupyterLab asks
+LIVE = """\
+from labcore import LLM
+from labcore.widgets.live_generate import LiveGenerate
+LiveGenerate(LLM("lab"), "hello", max_tokens=3)"""
+RUN = """\
+from labcore import LLM, SamplingParams
+from labcore.engine.trace_file import trace_of
+from labcore.widgets.block_pool import BlockPool
+from labcore.widgets.request_life import RequestLife
+
+records = []
+llm = LLM("lab", observer=records.append)
+_ = llm.generate(["good morning", "hello"], SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))
+life = RequestLife(trace_of(llm.engine, records), "request-0")
+pool = BlockPool(trace_of(llm.engine, records))"""
+READY = "window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session?.kernel?.status == 'idle'"
+RUN_ALL = "() => void window.jupyterapp.commands.execute('notebook:run-all-cells')"
+NOTEBOOK = "window.jupyterapp.shell.currentWidget.content"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, Path]]:
+    """A browser, a JupyterLab, and the folder that it serves: a stored notebook, and two that have not run."""
+    folder = tmp_path_factory.mktemp("lab")
+    for name, cells in {
+        "live": [LIVE],
+        "replay": [RUN, "life", "pool", "print('step', life.step)"],
+        "stored": [RUN, "life"],
+    }.items():
+        notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata={"kernelspec": KERNEL})
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+    execute(folder / "stored.ipynb")  # before the browser: it has an event loop of its own
+    trust = {**os.environ, "JUPYTER_DATA_DIR": str(folder / "JUPYTER_DATA_DIR")}
+    subprocess.run(
+        [sys.executable, "-m", "jupyter", "trust", "stored.ipynb"], cwd=folder, env=trust, check=True, capture_output=True
+    )
+    with chromium() as browser, jupyterlab(folder) as url:
+        yield browser, url, folder
+
+
+def opened(lab: tuple[Any, str, Path], name: str) -> Any:
+    browser, url, _ = lab
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(120_000)
+    page.goto(f"{url}/lab/tree/{name}.ipynb?reset")
+    page.wait_for_function(READY)
+    return page
+
+
+def test_a_slider_and_the_text_of_a_live_control_are_answered(lab: tuple[Any, str, Path]) -> None:
+    page = opened(lab, "live")
+    page.evaluate(RUN_ALL)
+    answer = page.locator(".jp-OutputArea-output .widget-html")
+    answer.get_by_text("3 tokens, ended by:").wait_for()
+    handle = page.locator(".widget-slider:has-text('max_tokens') .noUi-handle")
+    handle.focus()
+    page.keyboard.press("ArrowRight")
+    answer.get_by_text("4 tokens, ended by:").wait_for()
+    for _ in range(6):  # and while it still answers these, the text changes: on another thread of the kernel
+        page.keyboard.press("ArrowRight")
+    text = page.locator(".widget-text input")
+    text.fill("good morning")
+    text.press("Enter")
+    answer.get_by_text("good morning").wait_for()
+    answer.get_by_text("10 tokens, ended by:").wait_for()
+    assert page.locator(".jp-OutputArea-output .lab-live").count() == 0  # the control itself, not its picture
+    page.close()
+
+
+def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any, str, Path]) -> None:
+    page = opened(lab, "replay")
+    page.evaluate(RUN_ALL)
+    life, pool = page.locator(".replay-life"), page.locator(".replay-pool")
+    pool.wait_for()
+    address = page.evaluate("location.href")
+    life.get_by_label("Forward").click()
+    active = page.evaluate(f"{NOTEBOOK}.activeCellIndex")
+    for keys in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(keys)
+    assert life.locator(".replay-counter").inner_text() == "step 2 of 3"
+    assert "request-0 computes its newest token" in life.locator(".replay-says").inner_text()
+    pool.locator(".pool-block").first.click()
+    for keys in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter", "End"):  # in the notebook they would select and edit cells
+        page.keyboard.press(keys)
+    assert pool.locator(".pool-chosen").inner_text().startswith("Block 1: ")
+    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 4]
+    assert page.evaluate(f"{NOTEBOOK}.activeCellIndex") == active + 1  # a click selects the cell that it is in
+    assert (page.evaluate("location.href"), life.locator(".replay-link").count()) == (address, 0)
+    page.evaluate(f"{NOTEBOOK}.activeCellIndex = 3")
+    page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-cell')")
+    page.get_by_text("step 2", exact=True).wait_for()
+    page.evaluate("() => void window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+    page.wait_for_function("getComputedStyle(document.querySelector('.replay')).colorScheme == 'dark'")
+    page.close()
+
+
+def test_a_key_outside_of_a_replay_is_the_notebooks(lab: tuple[Any, str, Path]) -> None:
+    page = opened(lab, "stored")
+    life = page.locator(".replay-life")
+    life.wait_for()  # drawn from the stored state: nothing has run
+    life.get_by_label("Last step").click()
+    assert life.locator(".replay-counter").inner_text() == "step 3 of 3"
+    page.locator(".jp-Notebook-cell .jp-InputPrompt").first.click()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Home")
+    assert page.evaluate(f"[{NOTEBOOK}.activeCellIndex, {NOTEBOOK}.mode]") == [1, "command"]
+    assert life.locator(".replay-counter").inner_text() == "step 3 of 3"
+    page.close()
