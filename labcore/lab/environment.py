@@ -93,6 +93,10 @@ def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return process.returncode is not None
 
 
+# A library that spins on every core makes other programs wait; the threads of the kernels are the ones that count here.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
 class Environment:
     """`.venv` of one project folder, and the way to run things in it."""
 

@@ -29,12 +29,12 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 from labcore.core.errors import LabError
-from labcore.lab.environment import ROOT
+from labcore.lab.environment import ONE_THREAD, ROOT
 
 NOTEBOOKS = ROOT / "notebooks"
 STATE = "application/vnd.jupyter.widget-state+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
-FIXED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+FIXED = {**ONE_THREAD, "PYTHONHASHSEED": "0"}
 LANGUAGE = {"name": "python"}
 CELL_SECONDS = 300
 

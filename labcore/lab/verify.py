@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from labcore.lab import processes
-from labcore.lab.environment import Environment
+from labcore.lab.environment import ONE_THREAD, Environment
 from labcore.lab.up import book_stamp
 
 TESTS = ("--nbval", "-ra")
@@ -74,7 +74,7 @@ def _tests(environment: Environment) -> int:
     # not in a group of its own: Ctrl-C shall reach pytest, which then says what it was doing
     argv = [str(environment.python), "-m", "pytest", *TESTS]
     out = sys.stderr if sys.stdout is sys.stderr else None  # --json: stdout is for the document
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, cwd=environment.root, env=environment.variables())
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, cwd=environment.root, env=environment.variables(**ONE_THREAD))
     try:
         return process.wait()
     except KeyboardInterrupt:
