@@ -27,12 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
+    if "\0" in args.output:
+        raise InvalidCheckpoint("--output holds a NUL; expected the name of a file or folder")
     output = Path(args.output)
     if not 0 < args.max_shard_size < float("inf"):
         raise InvalidCheckpoint(f"--max-shard-size is {args.max_shard_size}; expected gigabytes, more than 0")
     checkpoint, dtype = load_checkpoint(args.input), args.dtype.upper()
     try:
-        if output.suffix == ".gguf":
+        if output.name.lower().endswith(".gguf"):
             write_gguf(checkpoint, output, dtype)
         else:
             write_safetensors(checkpoint, output, dtype, max_shard_bytes=int(args.max_shard_size * 1e9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> dict[str, Any] | int:
         for out in llm.stream(prompts[0], params):
             print(out.text, end="", flush=True)
         print()
-        return 0
+        return _tell(out.error)
     completions = llm.generate(prompts, params)
     for prompt, completion in zip(args.prompt, completions, strict=True):
         print(f"{'' if args.chat else prompt}{completion.text}")
@@ -87,7 +88,15 @@ def run(args: argparse.Namespace) -> dict[str, Any] | int:
             }
             for prompt, c in zip(args.prompt, completions, strict=True)
         ],
+        "exit_code": max(_tell(c.error) for c in completions),
     }
+
+
+def _tell(error: str) -> int:
+    """What went wrong with a request, if anything did, and the exit code for it."""
+    if error:
+        print(f"labcore: the model failed at this: {error}", file=sys.stderr)
+    return int(bool(error))
 
 
 def said_by_user(model: LlamaModel, system: str | None, text: str) -> list[int]:

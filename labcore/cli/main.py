@@ -8,6 +8,7 @@ holds an `exit_code` sets it. A command that runs on sets `JSON = False` and ret
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import json
@@ -15,7 +16,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 COMMANDS = {
     "up": "set up the laboratory and start it: JupyterLab and the rendered book",
@@ -89,10 +90,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(command, args)
 
 
+def _silence(stream: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _run(command: ModuleType, args: argparse.Namespace) -> int:
     from labcore.core.errors import LabError
 
     as_json = getattr(args, "json", False)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     stdout = sys.stdout
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(errors="replace")  # a terminal may lack a character; the run has not failed
@@ -118,7 +127,12 @@ def _run(command: ModuleType, args: argparse.Namespace) -> int:
         print(file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # the reader went away: nothing left to say
+        _silence(stdout)  # the reader went away: nothing left to say
         return 1
+    except OSError as error:
+        if args.debug:
+            raise
+        _silence(stdout)  # a full disk, say: what is left to print would fail once more when Python ends
+        return _fail(str(error))
     finally:
         sys.stdout = stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -43,8 +45,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         ),
     )
     params = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed)
+    observers: list[Callable[[StepRecord], object]] = []
     records: list[StepRecord] = []
-    observers: list[Callable[[StepRecord], object]] = [records.append]
 
     def observe(record: StepRecord) -> None:
         for observer in observers:
@@ -54,12 +56,18 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for i, prompt in enumerate(args.prompt):  # all are accepted before a file is touched
         engine.add_request(f"request-{i}", prompt, params)
     try:
-        with open(args.output, "w", encoding="utf-8", newline="\n") as file:
-            observers.append(trace_writer(file, engine))
-            while engine.has_unfinished:
-                engine.step()
+        if os.path.isfile(args.output):  # it may be the model that is mapped
+            raise FileExistsError("it exists; remove it, or choose another name")
+        file = open(args.output, "w", encoding="utf-8", errors="replace", newline="\n")  # noqa: SIM115
     except (OSError, ValueError) as error:  # ValueError: NUL in the path
         raise InvalidTrace(f"{args.output}: cannot be written: {error}") from None
+    errors: dict[str, str] = {}
+    with file:
+        observers += [records.append, trace_writer(file, engine)]
+        while engine.has_unfinished:
+            errors |= {out.request_id: out.error for out in engine.step() if out.error}
+    for request_id, said in errors.items():
+        print(f"labcore: {request_id}: the model failed at this: {said}", file=sys.stderr)
     summary = {
         "file": args.output,
         "version": VERSION,
@@ -68,6 +76,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "steps": len(records),
         "tokens": sum(record.num_tokens for record in records),
         "preemptions": sum(len(record.preempted) for record in records),
+        "errors": errors,
+        "exit_code": int(bool(errors)),
     }
     print("{file}: {requests} requests, {steps} steps, {tokens} tokens computed, {preemptions} preemptions".format(**summary))
     return summary

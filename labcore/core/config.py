@@ -13,10 +13,12 @@ from labcore.core.errors import InvalidConfig
 
 MAX_MODEL_LEN = 1 << 20
 MAX_BLOCKS = 1 << 22
+MAX_ROPE_NUMBERS = 1 << 27  # max_model_len x head_dim: a million positions of 128; cos and sin take 4 bytes of each in float64
 PROJECTIONS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
 )  # fmt: skip
+QKV, ATTENTION, MLP = frozenset(PROJECTIONS[:3]), frozenset(PROJECTIONS[:4]), frozenset(PROJECTIONS[4:])
 _MODEL_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
@@ -121,6 +123,11 @@ class ModelConfig:
             raise InvalidConfig(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
         if self.max_model_len > MAX_MODEL_LEN:  # a damaged file may say anything; the rope tables have a row per position
             raise InvalidConfig(f"max_model_len is {self.max_model_len}; expected at most {MAX_MODEL_LEN}")
+        if self.max_model_len * self.head_dim > MAX_ROPE_NUMBERS:
+            raise InvalidConfig(
+                f"max_model_len is {self.max_model_len} and head_dim {self.head_dim}; "
+                f"expected a product of at most {MAX_ROPE_NUMBERS}"
+            )
         _positive(self, "rope_theta", "rms_norm_eps")
         if not self.rms_norm_eps < 1:
             raise InvalidConfig(f"rms_norm_eps is {self.rms_norm_eps}; expected a number in (0, 1)")

@@ -77,7 +77,7 @@ class Scheduler:
                 f"{needed} KV blocks of {self.cache.block_size}; the pool has {self.cache.allocator.num_blocks}"
             )
         self.waiting.append(sequence)
-        if self._observer:
+        if self._observer is not None:
             params = asdict(sequence.params) | {"seed": sequence.seed}
             self._arrived.append(ArrivalRecord(request_id=sequence.request_id, prompt=tuple(sequence.token_ids), params=params))
 
@@ -112,7 +112,7 @@ class Scheduler:
         """
         booked = [self._book(share, tokens) for share, tokens in zip(output.scheduled, sampled, strict=True)]
         # while the finished still hold their blocks, and only if somebody looks
-        records = tuple(_record(*entry) for entry in booked) if self._observer else ()
+        records = tuple(_record(*entry) for entry in booked) if self._observer is not None else ()
         finished = []
         for share, _, reason in booked:
             if reason is not None:
@@ -126,7 +126,7 @@ class Scheduler:
         for sequence in [*self.waiting, *self.running]:
             if sequence.request_id == request_id:
                 self._finish(sequence, FinishReason.ABORT)
-                if self._observer:
+                if self._observer is not None:
                     self._aborted.append(request_id)
                 return True
         return False

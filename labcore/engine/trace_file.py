@@ -19,9 +19,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, TextIO
+from dataclasses import asdict, dataclass, field
+from typing import Any, TextIO, get_args, get_origin, get_type_hints
 
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidConfig, InvalidTrace
@@ -62,24 +61,15 @@ def trace_of(engine: LLMEngine, steps: Iterable[StepRecord]) -> Trace:
 
 def trace_writer(file: TextIO, engine: LLMEngine) -> Callable[[StepRecord], None]:
     """Write the first line now; returns the observer that writes one line more for every step."""
-    return _writer(file, engine.model.config.name, engine.config, _Pieces(engine.model.tokenizer).new_in)
+    pieces = _Pieces(engine.model.tokenizer)
 
+    def line(entry: dict[str, Any]) -> None:
+        text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=lambda number: number.item())  # numpy's
+        file.write(text + "\n")
+        file.flush()
 
-def write_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write a trace, whole or not at all."""
-    whole = Path(f"{os.fspath(path)}.part")
-    with whole.open("w", encoding="utf-8", newline="\n") as file:
-        told: set[int] = set()
-
-        def new_in(step: StepRecord) -> dict[int, str]:
-            new = {i: trace.pieces[i] for i in _token_ids(step) if i in trace.pieces and i not in told}
-            told.update(new)
-            return new
-
-        write = _writer(file, trace.model, trace.config, new_in)
-        for step in trace.steps:
-            write(step)
-    os.replace(whole, path)
+    line({"schema": SCHEMA, "version": VERSION, "model": engine.model.config.name, "config": asdict(engine.config)})
+    return lambda step: line(asdict(step) | {"pieces": pieces.new_in(step)})
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
@@ -105,22 +95,10 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     return Trace(model=model, config=config, steps=tuple(steps), pieces=pieces)
 
 
-def _writer(
-    file: TextIO, model: str, config: EngineConfig, new_in: Callable[[StepRecord], dict[int, str]]
-) -> Callable[[StepRecord], None]:
-    def line(entry: dict[str, Any]) -> None:
-        text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=lambda number: number.item())  # numpy's
-        file.write(text + "\n")
-        file.flush()
-
-    line({"schema": SCHEMA, "version": VERSION, "model": model, "config": asdict(config)})
-    return lambda step: line(asdict(step) | {"pieces": new_in(step)})
-
-
 def _header(entry: dict[str, Any]) -> tuple[str, EngineConfig]:
     if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
         raise ValueError("not a trace")
-    if entry["version"] != VERSION:
+    if type(entry["version"]) is not int or entry["version"] != VERSION:
         raise ValueError(f"version {entry['version']!r}")
     config = entry["config"]
     return str(entry["model"]), EngineConfig(
@@ -129,13 +107,24 @@ def _header(entry: dict[str, Any]) -> tuple[str, EngineConfig]:
 
 
 def _step(entry: dict[str, Any]) -> StepRecord:
-    scheduled = tuple(ScheduledRecord(**_frozen(share)) for share in entry.pop("scheduled"))
-    arrived = tuple(
-        ArrivalRecord(**_frozen(arrival) | {"params": _frozen(arrival["params"])}) for arrival in entry.pop("arrived")
-    )
-    if missing := {f.name for f in fields(StepRecord)} - {"scheduled", "arrived"} - entry.keys():
-        raise KeyError(min(missing))
-    return StepRecord(scheduled=scheduled, arrived=arrived, **_frozen(entry))
+    scheduled = tuple(_record(ScheduledRecord, share) for share in entry.pop("scheduled"))
+    arrived = tuple(_record(ArrivalRecord, arrival | {"params": _frozen(arrival["params"])}) for arrival in entry.pop("arrived"))
+    return _record(StepRecord, entry | {"scheduled": scheduled, "arrived": arrived})
+
+
+def _record(kind: type, entry: dict[str, Any]) -> Any:
+    """A record of this kind, every field present and of its type."""
+    entry, hints = _frozen(entry), get_type_hints(kind)
+    for name, hint in hints.items():
+        if not _fits(entry[name], hint):
+            raise TypeError(f"{name} is {entry[name]!r:.60}")
+    return kind(**entry)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) is tuple:  # of any number of one kind
+        return isinstance(value, tuple) and all(_fits(element, get_args(hint)[0]) for element in value)
+    return isinstance(value, dict) if get_origin(hint) is Mapping else type(value) is hint
 
 
 def _frozen(entry: dict[str, Any]) -> dict[str, Any]:

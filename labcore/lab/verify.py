@@ -74,7 +74,8 @@ def _tests(environment: Environment) -> int:
     # not in a group of its own: Ctrl-C shall reach pytest, which then says what it was doing
     argv = [str(environment.python), "-m", "pytest", *TESTS]
     out = sys.stderr if sys.stdout is sys.stderr else None  # --json: stdout is for the document
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, cwd=environment.root, env=environment.variables(**ONE_THREAD))
+    variables = environment.variables(**ONE_THREAD)
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, cwd=environment.root, env=variables)
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ file. A loader makes each when it is asked for. `lm_head.weight` is optional: wi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -68,6 +69,11 @@ class Checkpoint:
         if isinstance(self.tensors, LazyTensors):
             return self.tensors.shapes
         return {name: tensor.shape for name, tensor in self.tensors.items()}
+
+
+def readable(name: str) -> str:
+    """The name of a file as text: on some systems it is bytes, and no UTF-8."""
+    return os.fsencode(name).decode("utf-8", errors="replace")
 
 
 def layer_tensors(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:

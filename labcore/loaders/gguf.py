@@ -73,8 +73,6 @@ class GGUFFile:
         """A dense tensor in float32 (F32 as a view, F16 and BF16 converted, exactly), or a matrix in its block format."""
         info = self.tensors[name]
         if info.type in FORMATS:
-            if len(info.shape) != 2:
-                raise InvalidCheckpoint(f"{self.path}: {name} is {info.type} of shape {info.shape}; block formats hold matrices")
             rows, columns = info.shape
             data = np.frombuffer(self.raw, np.uint8, info.nbytes, info.start).reshape(rows, -1)
             return QuantizedTensor(info.type, (rows, columns), data)
@@ -211,6 +209,8 @@ class _Cursor:
         if kind is None:
             named = f"{UNSUPPORTED_TYPES[number]} ({number})" if number in UNSUPPORTED_TYPES else number
             self.fail(f"tensor {name!r} has type {named}; supported: {', '.join(TENSOR_TYPES.values())}")
+        if kind in FORMATS and dimensions != 2:
+            self.fail(f"tensor {name!r} is {kind} of shape {shape}; block formats hold matrices")
         layout = LAYOUTS[kind]
         if 0 in shape or shape[-1] % layout.elements:
             self.fail(f"tensor {name!r} has shape {shape}; {kind} needs no zero, and a multiple of {layout.elements} at the end")

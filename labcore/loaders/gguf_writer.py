@@ -9,6 +9,7 @@ vectors (norms and biases) in float32, which is what ggml computes with.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import gguf
@@ -28,7 +29,7 @@ from labcore.loaders.llama_gguf import (
     rope_divisors,
     rows_in_pairs,
 )
-from labcore.loaders.safetensors_writer import float32, hf_config, num_bytes, stored_types
+from labcore.loaders.safetensors_writer import float32, hf_config, num_bytes, stored_types, whole
 from labcore.loaders.tokenizer_json import gguf_vocabulary
 
 FILE_TYPES = {"F32": gguf.LlamaFileType.ALL_F32, "F16": gguf.LlamaFileType.MOSTLY_F16, "BF16": gguf.LlamaFileType.MOSTLY_BF16}
@@ -39,21 +40,15 @@ def write_gguf(checkpoint: Checkpoint, path: str | os.PathLike[str], dtype: str 
 
     InvalidCheckpoint: the file is there already, or a GGUF cannot say this model or this tokenizer.
     """
-    path = Path(path)
-    if path.exists():
-        raise InvalidCheckpoint(f"{path} exists; remove it, or choose another name")
     config, architecture = checkpoint.config, hf_config(checkpoint, dtype)["model_type"]
     permuted = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if architecture == "llama" else {}
-    part = path.with_name(path.name + ".part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(part, architecture)
-    try:
+    types = stored_types(checkpoint, dtype)
+    divisors = rope_divisors(config) if isinstance(config.rope_scaling, Llama3Rope) else None
+    with whole(Path(path)) as part, closing(gguf.GGUFWriter(part, architecture)) as writer:
         writer.add_name(config.name)
         writer.add_file_type(FILE_TYPES[dtype])
         _add_config(writer, architecture, config)
         _add_tokenizer(writer, checkpoint)
-        types = stored_types(checkpoint, dtype)
-        divisors = rope_divisors(config) if isinstance(config.rope_scaling, Llama3Rope) else None
         for name, kind in types.items():
             _add_tensor(writer, ggml_name(name), checkpoint.shapes[name], kind)
         if divisors is not None:
@@ -68,11 +63,6 @@ def write_gguf(checkpoint: Checkpoint, path: str | os.PathLike[str], dtype: str 
             writer.write_tensor_data(encode(float32(tensor), kind, name))
         if divisors is not None:
             writer.write_tensor_data(divisors)
-        writer.close()
-        os.replace(part, path)
-    finally:
-        writer.close()
-        part.unlink(missing_ok=True)
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, shape: tuple[int, ...], kind: str) -> None:

@@ -24,10 +24,9 @@ import numpy as np
 from labcore.core.config import PROJECTIONS, LinearRope, Llama3Rope, ModelConfig, PlainRope, RopeScaling
 from labcore.core.errors import InvalidCheckpoint, InvalidConfig
 from labcore.loaders.bpe import BPETokenizer
-from labcore.loaders.checkpoint import EMBEDDING, FINAL_NORM, HEAD, Checkpoint, LazyTensors, Tensor, validate
+from labcore.loaders.checkpoint import EMBEDDING, FINAL_NORM, HEAD, Checkpoint, LazyTensors, Tensor, readable, validate
 from labcore.loaders.fields import Fields
 from labcore.loaders.gguf import GGUFFile, read_gguf
-from labcore.quant.gguf_blocks import FORMATS
 from labcore.quant.quantized_tensor import QuantizedTensor
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -65,16 +64,11 @@ HEAD_DIM_KEYS = ("attention.key_length", "attention.value_length", "rope.dimensi
 def load_llama(path: str | os.PathLike[str], name: str | None = None) -> Checkpoint:
     """Read and validate a file; `name` is the model's, by default the file's stem."""
     file = read_gguf(path)
-    config = read_config(file, name or file.path.stem)
+    config = read_config(file, name or readable(file.path.stem))
     names = {huggingface_name(ggml): ggml for ggml in file.tensors if ggml != ROPE_DIVISORS}
     for hf, ggml in names.items():
-        info = file.tensors[ggml]
         if hf == ggml:  # not one of ggml's, even if it is one of Hugging Face's
             raise InvalidCheckpoint(f"{file.path}: tensor {ggml!r:.80} has no place in a decoder")
-        if info.type in FORMATS and len(info.shape) != 2:
-            raise InvalidCheckpoint(
-                f"{file.path}: {ggml!r:.80} is {info.type} of shape {info.shape}; block formats hold matrices"
-            )
     reordered = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
     if file.metadata["general.architecture"] != "llama":
         reordered = {}
@@ -151,8 +145,8 @@ def read_config(file: GGUFFile, name: str) -> ModelConfig:
             num_kv_heads=get.integer("attention.head_count_kv", heads),
             head_dim=head_dim,
             max_model_len=get.integer("context_length"),
-            rope_theta=get.number("rope.freq_base", 10000.0),
-            rms_norm_eps=get.number("attention.layer_norm_rms_epsilon"),
+            rope_theta=_shortest(get.number("rope.freq_base", 10000.0)),
+            rms_norm_eps=_shortest(get.number("attention.layer_norm_rms_epsilon")),
             biases=frozenset(part for part in PROJECTIONS if ggml_name(f"model.layers.0.{part}.bias") in file.tensors),
             qk_norm=architecture == "qwen3",
         )
@@ -164,11 +158,16 @@ def read_config(file: GGUFFile, name: str) -> ModelConfig:
         raise InvalidCheckpoint(f"{file.path}: {error}") from None
 
 
+def _shortest(number: float) -> float:
+    """The shortest decimal that is this number in float32, as which a GGUF holds it: 1e-5 and not 9.999999747378752e-06."""
+    return float(str(np.float32(number)))
+
+
 def _rope_scaling(file: GGUFFile, get: Fields, config: ModelConfig) -> RopeScaling:
     """One factor (linear, also where no type is said), or the divisors by which ggml says Llama 3's scaling."""
     get.only("rope.scaling.type", "none", "linear")
     get.only("rope.scaling.attn_factor", 1.0)
-    factor = get.number("rope.scaling.factor", get.number("rope.scale_linear", 0.0))
+    factor = _shortest(get.number("rope.scaling.factor", get.number("rope.scale_linear", 0.0)))
     linear = get.text("rope.scaling.type", "linear") == "linear" and factor not in (0.0, 1.0)  # 0 stands for 1
     if ROPE_DIVISORS not in file.tensors:
         return LinearRope(factor=factor) if linear else PlainRope()

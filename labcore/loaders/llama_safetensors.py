@@ -22,16 +22,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labcore.core.config import PROJECTIONS, LinearRope, Llama3Rope, ModelConfig, PlainRope, RopeScaling
+from labcore.core.config import ATTENTION, MLP, QKV, LinearRope, Llama3Rope, ModelConfig, PlainRope, RopeScaling
 from labcore.core.errors import InvalidCheckpoint, InvalidConfig
-from labcore.loaders.checkpoint import EMBEDDING, HEAD, Checkpoint, LazyTensors, validate
+from labcore.loaders.checkpoint import EMBEDDING, HEAD, Checkpoint, LazyTensors, readable, validate
 from labcore.loaders.fields import Fields, read_json
 from labcore.loaders.safetensors_file import StoredTensor, read_safetensors
 from labcore.loaders.tokenizer_json import read_tokenizer_json
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # older versions stored these frequencies
-QKV, QKVO, MLP = frozenset(PROJECTIONS[:3]), frozenset(PROJECTIONS[:4]), frozenset(PROJECTIONS[4:])
 ROPE_KEYS = {
     "default": (),
     "linear": ("factor",),
@@ -58,11 +57,11 @@ class Family:
 
 
 FAMILIES = {
-    "llama": Family(architecture="LlamaForCausalLM", bias_flags={"attention_bias": QKVO, "mlp_bias": MLP}),
+    "llama": Family(architecture="LlamaForCausalLM", bias_flags={"attention_bias": ATTENTION, "mlp_bias": MLP}),
     "mistral": Family(architecture="MistralForCausalLM", num_kv_heads=8, windowed=True),
     "qwen2": Family(architecture="Qwen2ForCausalLM", num_kv_heads=32, biases=QKV),
     "qwen3": Family(
-        architecture="Qwen3ForCausalLM", num_kv_heads=32, head_dim=128, bias_flags={"attention_bias": QKVO}, qk_norm=True
+        architecture="Qwen3ForCausalLM", num_kv_heads=32, head_dim=128, bias_flags={"attention_bias": ATTENTION}, qk_norm=True
     ),
 }  # fmt: skip
 
@@ -71,7 +70,7 @@ def load_llama_folder(folder: str | os.PathLike[str], name: str | None = None) -
     """Read and validate a folder; `name` is the model's, by default the folder's."""
     folder = Path(folder)
     fields = Fields(f"{folder / 'config.json'}:", read_json(folder / "config.json"))
-    config = read_config(fields, name or folder.absolute().name)
+    config = read_config(fields, name or readable(folder.absolute().name))
     tensors = {key: tensor for key, tensor in read_safetensors(weights_path(folder)).items() if not COMPUTED.fullmatch(key)}
     _settle_head(fields, tensors)
     lazy = LazyTensors({key: tensor.shape for key, tensor in tensors.items()}, lambda key: tensors[key].load())

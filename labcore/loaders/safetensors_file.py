@@ -29,7 +29,7 @@ from safetensors import SafetensorError, safe_open
 
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders.dense import STORED, decode
-from labcore.loaders.fields import json_object, read_json
+from labcore.loaders.fields import MAX_JSON_BYTES, json_object, read_json
 
 SHARD_NAME = re.compile(r"[^/\\:\x00-\x1f]+\.safetensors")  # a file beside the index, on any system
 COMPARED_BYTES = 1 << 24  # at a time
@@ -67,7 +67,12 @@ def _read_file(path: Path) -> dict[str, StoredTensor]:
     try:
         if not os.path.isfile(path):
             raise FileNotFoundError("no such file")
-        with safe_open(path, framework="np"), path.open("rb") as file:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not length <= min(MAX_JSON_BYTES, os.path.getsize(path)):
+                raise ValueError(f"its header has {length} bytes; expected at most {MAX_JSON_BYTES}, and within the file")
+            with safe_open(path, framework="np"):
+                pass  # which checks it
             raw = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError, SafetensorError) as error:
         reason = " ".join(str(error).split())  # it may quote the file, line breaks and all

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from labcore.core.config import LinearRope, Llama3Rope, ModelConfig
+from labcore.core.config import ATTENTION, MLP, QKV, LinearRope, Llama3Rope, ModelConfig
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders.checkpoint import HEAD, Checkpoint, Tensor, required_tensors
 from labcore.loaders.dense import STORED, encode
@@ -29,8 +31,6 @@ from labcore.quant.quantized_tensor import QuantizedTensor
 
 ALIGNMENT = 8  # the data begin at a multiple, so that float32 can be mapped
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-QKV, OUT = frozenset(f"self_attn.{x}_proj" for x in "qkv"), frozenset({"self_attn.o_proj"})
-MLP = frozenset(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
 
 
 def write_safetensors(
@@ -41,20 +41,23 @@ def write_safetensors(
     dtype: F32, F16 or BF16. max_shard_bytes: a file ends before the tensor that would exceed it.
     InvalidCheckpoint: the folder is there already, or the model cannot be said in a config.json.
     """
-    folder = Path(folder)
-    if folder.exists():
-        raise InvalidCheckpoint(f"{folder} exists; remove it, or choose another name")
     config = hf_config(checkpoint, dtype)
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
+    with whole(Path(folder)) as part:
+        part.mkdir()
         _write_json(part / "config.json", config)
         write_tokenizer_json(checkpoint.tokenizer, part)
         _write_tensors(checkpoint, part, dtype, max_shard_bytes)
-        os.replace(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write what shall appear at `path`: whole, when all is written, or not at all. Beside it, and nobody else's."""
+    if os.path.lexists(path):
+        raise InvalidCheckpoint(f"{path} exists; remove it, or choose another name")
+    with TemporaryDirectory(prefix=".labcore-", dir=path.absolute().parent, ignore_cleanup_errors=True) as work:
+        part = Path(work, path.name)
+        yield part
+        os.replace(part, path)
 
 
 def stored_types(checkpoint: Checkpoint, dtype: str) -> dict[str, str]:
@@ -101,11 +104,11 @@ def hf_config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
 def _family(c: ModelConfig) -> tuple[str, dict[str, Any]]:
     """The class of `transformers` that computes this, and the flags it needs."""
     attention, mlp = c.biases - MLP, c.biases & MLP
-    if not mlp and c.qk_norm and attention in (frozenset(), QKV | OUT):
+    if not mlp and c.qk_norm and attention in (frozenset(), ATTENTION):
         return "Qwen3", {"attention_bias": bool(attention)}
     if not mlp and not c.qk_norm and attention == QKV:
         return "Qwen2", {}
-    if not c.qk_norm and attention in (frozenset(), QKV | OUT) and mlp in (frozenset(), MLP):
+    if not c.qk_norm and attention in (frozenset(), ATTENTION) and mlp in (frozenset(), MLP):
         return "Llama", {"attention_bias": bool(attention), "mlp_bias": bool(mlp)}
     raise InvalidCheckpoint(f"{c.name}: no model of transformers has biases on {sorted(c.biases)} and qk_norm={c.qk_norm}")
 

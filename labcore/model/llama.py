@@ -116,4 +116,4 @@ def rope_tables(config: ModelConfig) -> dict[str, np.ndarray]:
     trained = config.rope_theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
     frequencies = np.array([config.rope_scaling.scaled(frequency) for frequency in trained.tolist()])
     angles = np.arange(config.max_model_len)[:, None] * frequencies
-    return {"rope.cos": np.cos(angles), "rope.sin": np.sin(angles)}
+    return {"rope.cos": np.cos(angles), "rope.sin": np.sin(angles, out=angles)}

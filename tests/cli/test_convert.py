@@ -15,13 +15,14 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert main(["convert", "lab", "-o", "a.gguf", "--dtype", "bf16"]) == 0
     assert main(["convert", "a.gguf", "-o", "folder", "--dtype", "bf16", "--max-shard-size", "0.001"]) == 0
     capsys.readouterr()
-    assert main(["convert", "folder", "-o", "a/a.gguf", "--dtype", "bf16", "--json"]) == 0
+    Path("a").mkdir()
+    assert main(["convert", "folder", "-o", "a/A.GGUF", "--dtype", "bf16", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == {
-        "output": "a/a.gguf",
+        "output": "a/A.GGUF",
         "model": "folder",
         "dtype": "bf16",
-        "bytes": Path("a/a.gguf").stat().st_size,
+        "bytes": Path("a/A.GGUF").stat().st_size,
         "files": 1,
     }
     assert main(["generate", "--model", "folder", "hello", "--max-tokens", "4"]) == 0
@@ -36,6 +37,8 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         (["lab", "-o", "x", "--dtype", "f64"], "invalid choice: 'f64'"),
         (["lab", "-o", "x", "--max-shard-size", "nan"], "--max-shard-size is nan"),
         (["lab", "-o", "there"], "there exists"),
+        (["lab", "-o", "no/such/folder"], "no/such/folder: cannot be written"),
+        (["lab", "-o", "a\0b"], "--output holds a NUL"),
     ],
 )
 def test_bad_input_is_one_line(

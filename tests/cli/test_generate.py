@@ -84,3 +84,9 @@ def test_info_tells_backends_with_reasons() -> None:
     assert all(b["reason"] for b in document["backends"])
     assert document["packages"]["numpy"]
     assert "lab" in document["models"]
+
+
+@pytest.mark.parametrize("how", [[], ["--stream"], ["--json"], ["--chat"]])
+def test_a_model_of_nan_is_told(how: list[str], nan_model: object, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "hi", "--model", str(nan_model), *how]) == 1
+    assert "labcore: the model failed at this: " in capsys.readouterr().err

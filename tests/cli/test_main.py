@@ -170,3 +170,23 @@ def test_every_command_that_is_here_explains_itself(capsys: pytest.CaptureFixtur
             main([name, "--help"])
         assert raised.value.code == 0
         assert f"usage: labcore {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(closed: str) -> None:
+    """Whoever starts a command may have closed its standard streams; there is no traceback and no other exit code."""
+    for arguments in ("info", "generate hi --model lab --max-tokens 2", "chat --model lab --max-tokens 2"):
+        run = subprocess.run(
+            ["sh", "-c", f'"$0" -m labcore {arguments} {closed}', sys.executable], capture_output=True, text=True, cwd=ROOT
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_one_line() -> None:
+    for arguments in ("info", "generate hi --model lab --max-tokens 2", "generate hi --model lab --max-tokens 2 --json"):
+        run = subprocess.run(
+            ["sh", "-c", f'"$0" -m labcore {arguments} > /dev/full', sys.executable], capture_output=True, text=True, cwd=ROOT
+        )
+        assert run.returncode == 2 and "Traceback" not in run.stderr
+        assert "No space left" in run.stderr.splitlines()[-1]

@@ -36,6 +36,7 @@ def test_the_trace_tells_the_answer(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["x", "-o", "t", "--num-blocks", "0"], "num_blocks is 0"),
         (["x", "-o", "no/such/folder/t"], "no/such/folder/t: cannot be written"),
         (["x", "-o", "t\0"], "cannot be written"),
+        (["x", "-o", "."], "cannot be written"),
         (["x"], "-o/--output"),
     ],
 )
@@ -47,3 +48,20 @@ def test_bad_input_is_one_line_and_no_file(
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten_and_a_model_least_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.gguf"
+    assert main(["convert", "lab", "-o", str(path)]) == 0
+    before = path.read_bytes()
+    assert main(["trace", "hi", "--model", str(path), "-o", str(path)]) == 2
+    assert "exists; remove it" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_a_model_of_nan_is_told_and_recorded(nan_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "hi", "--model", str(nan_model), "-o", str(tmp_path / "t"), "--json"]) == 1
+    captured = capsys.readouterr()
+    assert "labcore: request-0: the model failed at this: " in captured.err
+    assert json.loads(captured.out)["errors"].keys() == {"request-0"}
+    assert read_trace(tmp_path / "t").steps[-1].scheduled[0].state == "error"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from labcore.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from labcore.core.config import CacheConfig, EngineConfig, LinearRope, Llama3Rope, ModelConfig, SchedulerConfig
 from labcore.core.errors import InvalidConfig
 
 
@@ -49,3 +51,34 @@ def test_derived_sizes() -> None:
     assert config.kv_bytes_per_token() == 2 * 4 * 64 * 4  # K and V, layers, kv size, float32
     assert CacheConfig(block_size=16, num_blocks=8).num_slots == 128
     assert SchedulerConfig(max_num_batched_tokens=8, max_chunk_tokens=64).chunk_limit == 8
+
+
+def test_a_file_may_not_claim_positions_without_end() -> None:
+    """17 kB of weights with heads of 512 and a million positions would ask for gigabytes of cos and sin."""
+    with pytest.raises(InvalidConfig, match="max_model_len is 1048576 and head_dim 512"):
+        dataclasses.replace(ModelConfig.lab(), max_model_len=1 << 20, head_dim=512)
+    assert dataclasses.replace(ModelConfig.lab(), max_model_len=1 << 20, head_dim=128).head_dim == 128
+
+
+@pytest.mark.parametrize(
+    ("rope", "says"),
+    [
+        (lambda: LinearRope(factor=0.0), "LinearRope.factor is 0.0"),
+        (lambda: LinearRope(factor=float("nan")), "LinearRope.factor is nan"),
+        (lambda: llama3(low_freq_factor=4.0), "expected the first to be less"),
+        (lambda: llama3(original_max_model_len=0), "original_max_model_len is 0"),
+    ],
+)
+def test_a_rope_that_cannot_be_is_named(rope: Callable[[], object], says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        rope()
+
+
+def llama3(**fields: Any) -> Llama3Rope:
+    plain = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_model_len": 64}
+    return Llama3Rope(**{**plain, **fields})
+
+
+def test_biases_are_of_projections() -> None:
+    with pytest.raises(InvalidConfig, match=r"biases name 'self_attn\.x_proj'"):
+        dataclasses.replace(ModelConfig.lab(), biases=frozenset({"self_attn.x_proj"}))

@@ -20,7 +20,7 @@ from labcore.core.trace import StepRecord
 from labcore.engine.llm import LLM
 from labcore.engine.llm_engine import LLMEngine
 from labcore.engine.sampling_params import SamplingParams
-from labcore.engine.trace_file import Trace, read_trace, trace_of, trace_writer, write_trace
+from labcore.engine.trace_file import Trace, read_trace, trace_of, trace_writer
 from labcore.model.llama import LlamaModel
 
 PROMPTS = ["to be, or not to be", "é and 東京", "once upon a time there was"]
@@ -43,9 +43,13 @@ def recorded(model: LlamaModel, config: EngineConfig = TIGHT) -> tuple[LLMEngine
     return engine, records
 
 
-def text_of(trace: Trace, folder: Path) -> str:
-    write_trace(trace, folder / "t.jsonl")
-    return (folder / "t.jsonl").read_text(encoding="utf-8")
+def text_of(engine: LLMEngine, records: list[StepRecord]) -> str:
+    """What the observer writes, line by line."""
+    file = io.StringIO()
+    write = trace_writer(file, engine)
+    for record in records:
+        write(record)
+    return file.getvalue()
 
 
 def read_text(text: str | bytes, folder: Path) -> Trace:
@@ -60,8 +64,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trace(lab_model: LlamaModel) -> Trace:
-    return trace_of(*recorded(lab_model))
+def run(lab_model: LlamaModel) -> tuple[LLMEngine, list[StepRecord]]:
+    return recorded(lab_model)
+
+
+@pytest.fixture(scope="module")
+def trace(run: tuple[LLMEngine, list[StepRecord]]) -> Trace:
+    return trace_of(*run)
+
+
+@pytest.fixture(scope="module")
+def written(run: tuple[LLMEngine, list[StepRecord]]) -> str:
+    return text_of(*run)
 
 
 def test_a_trace_holds_what_happened(trace: Trace, lab_model: LlamaModel) -> None:
@@ -86,33 +100,20 @@ def test_a_trace_gives_the_blocks_of_those_who_finish(trace: Trace) -> None:
             assert len(share.block_ids) * 4 >= share.num_computed_tokens  # admission takes the whole prompt's at once
 
 
-def test_it_comes_back_from_the_file(trace: Trace, tmp_path: Path) -> None:
-    write_trace(trace, tmp_path / "t.jsonl")
-    assert read_trace(tmp_path / "t.jsonl") == trace
-    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
-
-
-def test_a_file_written_step_by_step_is_the_same(trace: Trace, lab_model: LlamaModel, tmp_path: Path) -> None:
-    file = io.StringIO()
-    engine, records = recorded(lab_model)
-    write = trace_writer(file, engine)
-    for record in records:
-        write(record)
-    write_trace(trace, tmp_path / "t.jsonl")
-    assert file.getvalue() == (tmp_path / "t.jsonl").read_text(encoding="utf-8")
+def test_it_comes_back_from_the_file(trace: Trace, written: str, folder: Path) -> None:
+    assert read_text(written, folder) == trace
 
 
 @given(cut=st.floats(0, 1))
-def test_a_stopped_writer_leaves_a_trace_up_to_there(trace: Trace, folder: Path, cut: float) -> None:
-    whole = text_of(trace, folder)
-    first = whole.index("\n") + 1
-    text = whole[: first + round(cut * (len(whole) - first))]
+def test_a_stopped_writer_leaves_a_trace_up_to_there(trace: Trace, written: str, folder: Path, cut: float) -> None:
+    first = written.index("\n") + 1
+    text = written[: first + round(cut * (len(written) - first))]
     got = read_text(text, folder)
     assert got.steps == trace.steps[: text.count("\n") - 1]
 
 
-def test_the_first_line_names_schema_and_version(trace: Trace, folder: Path) -> None:
-    header = json.loads(text_of(trace, folder).splitlines()[0])
+def test_the_first_line_names_schema_and_version(written: str) -> None:
+    header = json.loads(written.splitlines()[0])
     assert (header["schema"], header["version"], header["model"]) == ("labcore.trace", 1, "lab")
     assert header["config"] == json.loads(json.dumps(asdict(TIGHT)))
 
@@ -123,31 +124,59 @@ def test_the_first_line_names_schema_and_version(trace: Trace, folder: Path) -> 
         (0, "", "line 1: JSONDecodeError"),
         (0, "[]", "line 1: ValueError: not a trace"),
         (0, '{"schema": "labcore.trace", "version": 2, "model": "m", "config": {}}', "line 1: ValueError: version 2"),
+        (0, '{"schema": "labcore.trace", "version": true, "model": "m", "config": {}}', "line 1: ValueError: version True"),
         (0, '{"schema": "labcore.trace", "version": 1, "model": "m"}', "line 1: KeyError: 'config'"),
         (3, "", "line 4: JSONDecodeError"),
         (3, "{}", "line 4: KeyError: 'pieces'"),
         (3, "7", "line 4: AttributeError"),
         (3, "[" * 100_000, "line 4: RecursionError"),
-        (3, '{"pieces": {}, "arrived": [], "scheduled": [{"request_id": "a"}]}', "line 4: TypeError"),
+        (3, '{"pieces": {}, "arrived": [], "scheduled": [{"request_id": "a"}]}', "line 4: KeyError: 'num_tokens'"),
         (3, '{"pieces": {}, "arrived": [], "scheduled": [], "step": 1}', "line 4: KeyError"),
     ],
 )
-def test_damage_is_named(trace: Trace, folder: Path, line: int, text: str, says: str) -> None:
-    lines = text_of(trace, folder).split("\n")
+def test_damage_is_named(written: str, folder: Path, line: int, text: str, says: str) -> None:
+    lines = written.split("\n")
     lines[line] = text
     with pytest.raises(InvalidTrace, match=says):
         read_text("\n".join(lines), folder)
 
 
 @given(data=st.data())
-def test_any_damage_is_named_or_harmless(trace: Trace, folder: Path, data: st.DataObject) -> None:
-    raw = bytearray(text_of(trace, folder).encode())
+def test_any_damage_is_named_or_harmless(written: str, folder: Path, data: st.DataObject) -> None:
+    raw = bytearray(written.encode())
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
         read_text(bytes(raw), folder)
     except InvalidTrace as error:
         assert "damaged.jsonl" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("step", "x"), ("preempted", "abc"), ("preempted", [1]), ("finished", 3), ("running", 1.5), ("idle_reason", None),
+     ("scheduled", [{"block_ids": [0.5]}]), ("scheduled", "ab"), ("arrived", [{"prompt": ["1"]}]), ("extra", 1)],
+)  # fmt: skip
+def test_a_field_of_another_type_is_named(written: str, folder: Path, field: str, value: Any) -> None:
+    lines = written.split("\n")
+    entry = json.loads(lines[1])
+    whole = entry.get(field)
+    if isinstance(value, list) and isinstance(value[0], dict):
+        value = [{**whole[0], **value[0]}]
+    lines[1] = json.dumps({**entry, field: value})
+    with pytest.raises(InvalidTrace, match=r"line 2: (TypeError|AttributeError)"):
+        read_text("\n".join(lines), folder)
+
+
+def test_an_observer_that_is_empty_yet_is_one(lab_model: LlamaModel) -> None:
+    """A list that is its own observer is false until the first record has come."""
+
+    class Recorder(list):  # type: ignore[type-arg]
+        __call__ = list.append
+
+    records = Recorder()
+    LLM(lab_model, observer=records).generate("hello", SamplingParams(max_tokens=2))
+    assert len(records[0].arrived) == 1 and len(records[0].scheduled) == 1
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -178,9 +207,8 @@ def test_observed_or_not_the_answer_is_the_same(lab_model: LlamaModel) -> None:
     assert watched == LLM(lab_model, config=TIGHT).generate(PROMPTS, seeded)
 
 
-def test_ids_of_numpy_are_written(lab_model: LlamaModel, tmp_path: Path) -> None:
+def test_ids_of_numpy_are_written(lab_model: LlamaModel, folder: Path) -> None:
     records: list[StepRecord] = []
     llm = LLM(lab_model, observer=records.append)
     llm.generate([np.arange(5)], SamplingParams(max_tokens=np.int64(2), stop_token_ids=(np.int64(3),)))
-    write_trace(trace_of(llm.engine, records), tmp_path / "t.jsonl")
-    assert read_trace(tmp_path / "t.jsonl").arrivals[0].prompt == (0, 1, 2, 3, 4)
+    assert read_text(text_of(llm.engine, records), folder).arrivals[0].prompt == (0, 1, 2, 3, 4)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,7 @@ def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_gguf_to_safetensors_to_gguf_is_the_same_file(checkpoint: Checkpoint, dtype: str, tmp_path: Path) -> None:
     first, folder, second = tmp_path / "tiny.gguf", tmp_path / "tiny", tmp_path / "again" / "tiny.gguf"
+    second.parent.mkdir()
     write_gguf(checkpoint, first, dtype)
     write_safetensors(load_checkpoint(first), folder, dtype)
     write_gguf(load_checkpoint(folder), second, dtype)
@@ -84,6 +87,9 @@ def test_gguf_to_safetensors_to_gguf_is_the_same_file(checkpoint: Checkpoint, dt
     rounded = {
         name: decode(encode(float32(t), dtype), dtype) if len(t.shape) == 2 else t for name, t in checkpoint.tensors.items()
     }
+    again = tmp_path / "again" / "tiny"
+    write_safetensors(load_checkpoint(second), again, dtype)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == {p.name: p.read_bytes() for p in again.iterdir()}
     for path in (first, folder):
         assert_equal(load_checkpoint(path), dataclasses.replace(checkpoint, tensors=rounded))
 
@@ -173,6 +179,26 @@ def test_nothing_is_overwritten_and_nothing_half_written_stays(write: Any, tmp_p
         write(checkpoint_of(seed=1), out)
     assert_equal(load_checkpoint(out), checkpoint_of())
     assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("write", [write_gguf, write_safetensors])
+def test_writers_at_the_same_time_do_not_meet(write: Any, tmp_path: Path) -> None:
+    """Each writes in a place of its own; the first to end has the name, and what has it is whole."""
+    mine = tmp_path / "out.part"  # somebody's own
+    mine.write_text("thesis")
+    checkpoints = [checkpoint_of(seed=seed) for seed in range(4)]
+
+    def attempt(checkpoint: Checkpoint) -> None:
+        with contextlib.suppress(InvalidCheckpoint, OSError):  # the name is taken by now
+            write(checkpoint, tmp_path / "out")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(attempt, checkpoints))
+    got = load_checkpoint(tmp_path / "out")
+    same = [np.array_equal(got.tensors["model.norm.weight"], c.tensors["model.norm.weight"]) for c in checkpoints]
+    assert sum(same) == 1
+    assert_equal(got, checkpoints[same.index(True)])
+    assert mine.read_text() == "thesis" and sorted(tmp_path.iterdir()) == [tmp_path / "out", mine]
 
 
 @pytest.mark.parametrize("write", [write_gguf, write_safetensors])

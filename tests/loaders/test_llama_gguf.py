@@ -88,7 +88,7 @@ def test_the_real_model(smollm2_gguf_reader: gguf.GGUFReader) -> None:
     checkpoint = load_checkpoint("smollm2")
     assert checkpoint.config == ModelConfig(
         name="smollm2", vocab_size=49152, hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9, num_kv_heads=3,
-        head_dim=64, max_model_len=8192, rope_theta=100000.0, rms_norm_eps=float(np.float32(1e-5)),
+        head_dim=64, max_model_len=8192, rope_theta=100000.0, rms_norm_eps=1e-5,
     )  # fmt: skip
     assert checkpoint.config.num_parameters == 134_515_008
     assert checkpoint.tied and len(checkpoint.tensors) == 272

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders import safetensors_file
+from labcore.loaders.fields import MAX_JSON_BYTES
 from labcore.loaders.safetensors_file import read_safetensors
 
 
@@ -81,8 +82,8 @@ FILES: dict[str, tuple[dict[str, Any] | bytes, bytes, int | None]] = {
     "tensor 'a' has type F8_E4M3": ({"a": entry("F8_E4M3", [4], 0, 4)}, bytes(4), None),
     "tensor 'a' has type F4": ({"a": entry("F4", [4], 0, 2)}, bytes(2), None),
     "unknown variant `Q4`": ({"a": entry("Q4", [4], 0, 2)}, bytes(2), None),
-    "cannot be read: .* invalid header length": ({"a": entry("F32", [1], 0, 4)}, bytes(4), 1000),
-    "cannot be read: .* header too large": ({"a": entry("F32", [1], 0, 4)}, bytes(4), 2**63),
+    "cannot be read: its header has 1000 bytes": ({"a": entry("F32", [1], 0, 4)}, bytes(4), 1000),
+    "cannot be read: its header has 9223372036854775808 bytes": ({"a": entry("F32", [1], 0, 4)}, bytes(4), 2**63),
     "cannot be read: .* not fully covered": ({"a": entry("F32", [1], 0, 4)}, bytes(5), None),
     "invalid offset": ({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 0, 4)}, bytes(4), None),
     "invalid offset for tensor `a`": ({"a": entry("F32", [1], 4, 8)}, bytes(8), None),
@@ -105,6 +106,15 @@ def test_a_file_that_is_refused(tmp_path: Path, says: str) -> None:
     with pytest.raises(InvalidCheckpoint, match=says) as caught:
         read_safetensors(path)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_header_of_a_million_empty_tensors_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    with path.open("wb") as file:
+        file.write((MAX_JSON_BYTES + 1).to_bytes(8, "little"))
+        file.truncate(MAX_JSON_BYTES + 100)
+    with pytest.raises(InvalidCheckpoint, match=f"its header has {MAX_JSON_BYTES + 1} bytes; expected at most {MAX_JSON_BYTES}"):
+        read_safetensors(path)
 
 
 @pytest.mark.parametrize("name", ["nowhere.safetensors", ".", "nul\0.safetensors", "long" * 2000, "pipe", "empty"])

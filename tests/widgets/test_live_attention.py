@@ -33,14 +33,14 @@ def live(attention: Attention | None = None) -> LiveAttention:
 
 
 def percents(control: LiveAttention) -> list[int]:
-    return [int(text) for text in re.findall(r">(\d+)%<", control.bars.value)]
+    return [int(text) for text in re.findall(r">(\d+)%<", control.out.value)]
 
 
 def test_each_slider_redraws() -> None:
     control = live()
-    assert percents(control) == [0, 0, 0, 100] and "head 3 reads KV head 1" in control.bars.value
+    assert percents(control) == [0, 0, 0, 100] and "head 3 reads KV head 1" in control.out.value
     control.head.value = 1
-    assert percents(control) == [0, 100, 0, 0] and "head 1 reads KV head 0" in control.bars.value
+    assert percents(control) == [0, 100, 0, 0] and "head 1 reads KV head 0" in control.out.value
     control.query.value = 1
     assert percents(control) == [0, 100]
     control.stretch.value = 2
@@ -61,7 +61,7 @@ def test_only_positions_are_computed_anew() -> None:
     control.shift.value = 10
     control.stretch.value = 3
     assert attention.asked[1:] == [[10, 11, 12, 13], [10, 13, 16, 19]]
-    assert re.findall(r">(\d+)</td><th scope=row", control.bars.value) == ["10", "13", "16"]
+    assert re.findall(r">(\d+)</td><th scope=row", control.out.value) == ["10", "13", "16"]
 
 
 def test_changes_on_several_threads_take_turns() -> None:
@@ -72,7 +72,7 @@ def test_changes_on_several_threads_take_turns() -> None:
 
 
 def test_a_piece_is_text() -> None:
-    value = live().bars.value
+    value = live().out.value
     assert "&lt;b&gt;" in value and "<b>" not in value and "·&amp;·dog" in value and "⏎" in value
 
 
@@ -82,5 +82,5 @@ def test_it_has_a_picture_and_says_the_same_of_itself_always() -> None:
     assert bundle["text/plain"] == repr(control) == repr(other) == "LiveAttention()"
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert bundle["text/html"] == other._repr_mimebundle_()["text/html"]
-    assert 'class="lab-live"' in bundle["text/html"] and control.bars.value in bundle["text/html"]
+    assert 'class="lab-live"' in bundle["text/html"] and control.out.value in bundle["text/html"]
     assert all(name in bundle["text/html"] for name in ("layer", "head", "from position", "shift", "stretch"))

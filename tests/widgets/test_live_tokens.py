@@ -19,44 +19,44 @@ def tokenizers() -> dict[str, Tokenizer]:
 
 def chips(live: LiveTokens) -> list[str]:
     """The chips."""
-    return re.findall("<span [^>]*(>.*?)</span>", live.tokens.value)
+    return re.findall("<span [^>]*(>.*?)</span>", live.out.value)
 
 
 def test_typing_and_choosing_show_the_tokens_anew(tokenizers: dict[str, Tokenizer]) -> None:
     live = LiveTokens(tokenizers, "the")
-    assert len(chips(live)) == 1 and "tokens: 1, of these no whole characters: 0; characters: 3; bytes: 3" in live.tokens.value
+    assert len(chips(live)) == 1 and "tokens: 1, of these no whole characters: 0; characters: 3; bytes: 3" in live.out.value
     live.text.value = "the the"
-    assert len(chips(live)) == 2 and "·the" in live.tokens.value
+    assert len(chips(live)) == 2 and "·the" in live.out.value
     live.tokenizer.value = "lab"
     assert len(chips(live)) == len(LabTokenizer().encode("the the"))
 
 
 def test_what_is_no_whole_character_is_shown_as_bytes(tokenizers: dict[str, Tokenizer]) -> None:
     live = LiveTokens({"lab": tokenizers["lab"]}, "é!")
-    assert live.tokens.value.count("<code>") == 2 and "<code>c3</code>" in live.tokens.value
-    assert "tokens: 3, of these no whole characters: 2; characters: 2; bytes: 3" in live.tokens.value
+    assert live.out.value.count("<code>") == 2 and "<code>c3</code>" in live.out.value
+    assert "tokens: 3, of these no whole characters: 2; characters: 2; bytes: 3" in live.out.value
 
 
 def test_special_tokens_are_marked_and_markup_is_text(tokenizers: dict[str, Tokenizer]) -> None:
     live = LiveTokens(tokenizers, "<|im_end|>")
-    assert "&lt;|im_end|&gt;" in live.tokens.value and "dashed" in live.tokens.value
+    assert "&lt;|im_end|&gt;" in live.out.value and "dashed" in live.out.value
     live.text.value = "<script>&"
-    assert "<script" not in live.tokens.value and "&amp;" in live.tokens.value and "dashed" not in live.tokens.value
+    assert "<script" not in live.out.value and "&amp;" in live.out.value and "dashed" not in live.out.value
 
 
 def test_a_refusal_is_shown_and_an_empty_text_has_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
     live = LiveTokens(tokenizers, "a\ud83d")
-    assert "refused: the text is not Unicode" in live.tokens.value
+    assert "refused: the text is not Unicode" in live.out.value
     live.text.value = ""
-    assert "tokens: 0, of these no whole characters: 0; characters: 0; bytes: 0" in live.tokens.value
+    assert "tokens: 0, of these no whole characters: 0; characters: 0; bytes: 0" in live.out.value
 
 
 def test_changes_on_several_threads_take_turns(tokenizers: dict[str, Tokenizer]) -> None:
     live = LiveTokens(tokenizers, "to be, or not to be")
-    expected = live.tokens.value
+    expected = live.out.value
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(live.tokenize, range(12)))
-    assert live.tokens.value == expected
+        list(pool.map(live.draw, range(12)))
+    assert live.out.value == expected
 
 
 def test_it_has_a_picture_and_says_the_same_of_itself_always(tokenizers: dict[str, Tokenizer]) -> None:
@@ -67,6 +67,6 @@ def test_it_has_a_picture_and_says_the_same_of_itself_always(tokenizers: dict[st
     assert bundle["text/html"] == other._repr_mimebundle_()["text/html"]
     assert (
         'class="lab-live"' in bundle["text/html"]
-        and live.tokens.value in bundle["text/html"]
+        and live.out.value in bundle["text/html"]
         and "<b>" not in bundle["text/html"]
     )
