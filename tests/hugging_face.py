@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 VOCAB_SIZE = 300  # rows of the embedding; the tokenizer has 258 tokens
+MERGES = [("t", "h"), ("th", "e")]  # in the place of two bytes that no text in UTF-8 has
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 128, "bos_token_id": 256, "eos_token_id": 257,
@@ -16,9 +17,9 @@ SIZES: dict[str, Any] = {
 
 
 def save_tokenizer(folder: Path) -> None:
-    """Bytes and two special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pipeline = Tokenizer(models.BPE(vocab={character: index for index, character in enumerate(alphabet)}, merges=[]))
+    """Bytes, two merges and two special tokens."""
+    tokens = [*sorted({*pre_tokenizers.ByteLevel.alphabet()} - {"\xfe", "\xff"}), *map("".join, MERGES)]
+    pipeline = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=MERGES))
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pipeline.decoder = decoders.ByteLevel()
     pipeline.add_special_tokens(["<s>", "</s>"])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+PICTURES = Path(__file__).resolve().parents[1] / "_build" / "replays"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
 
@@ -33,6 +34,12 @@ def chromium() -> Iterator[Any]:
             yield browser
         finally:
             browser.close()
+
+
+def keep_picture(element: Any, name: str) -> None:
+    """A picture of it to look at, in _build/replays."""
+    element.scroll_into_view_if_needed()
+    element.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
 
 
 class Seen:
@@ -56,10 +63,13 @@ def jupyterlab(folder: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     own = {name: str(folder / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
+    settings = folder / "JUPYTER_CONFIG_DIR" / "labconfig" / "default_setting_overrides.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}')
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"} | own
     argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
     argv += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True"]
-    argv += [f"--ServerApp.root_dir={folder}", "--LabApp.news_url=None"]
+    argv += [f"--ServerApp.root_dir={folder}"]
     with open(folder / "lab.log", "w") as log:
         server = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"

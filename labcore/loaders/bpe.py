@@ -15,13 +15,14 @@ lacks six control characters (0x04, 0x06, 0x13, 0x14, 0x16, 0x1D) and the first 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Pipeline
 
-from labcore.core.errors import InvalidCheckpoint, InvalidRequest
+from labcore.core.errors import InvalidCheckpoint, InvalidRequest, LabError
 from labcore.loaders.tokenizer import LabTokenizer, Tokenizer, check_token_id, two_byte_pieces, utf8
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # tokenizer.ggml.token_type
@@ -84,9 +85,16 @@ def byte_level(token: str) -> bytes:
     return token.translate(_TO_BYTES).encode("latin-1") if _ALPHABET.keys() >= set(token) else token.encode()
 
 
-def is_library_fault(error: BaseException) -> bool:
-    """Whether this may come out of `tokenizers`: it raises bare Exceptions, and Rust's panics, which are not even those."""
-    return (isinstance(error, Exception) and not isinstance(error, MemoryError)) or type(error).__name__ == "PanicException"
+@contextmanager
+def library_faults_as(kind: type[LabError], what: str) -> Iterator[None]:
+    """Around calls of `tokenizers` alone: it raises bare Exceptions, and Rust's panics, which are not even those."""
+    try:
+        yield
+    except BaseException as error:
+        plain = isinstance(error, Exception) and not isinstance(error, MemoryError)
+        if not plain and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{what}: {' '.join(str(error).split()):.300}") from None
 
 
 class PipelineTokenizer(Tokenizer):
@@ -118,7 +126,7 @@ class PipelineTokenizer(Tokenizer):
             raise InvalidCheckpoint(f"the vocabulary has {len(ids)} tokens; the embedding has {vocab_size} rows")
         for token_id in ends if bos_token_id is None else (*ends, bos_token_id):
             if not 0 <= token_id < vocab_size:
-                raise InvalidCheckpoint(f"special token {token_id} is outside the vocabulary of {vocab_size} tokens")
+                raise InvalidCheckpoint(f"special token {token_id!s:.80} is outside the vocabulary of {vocab_size} tokens")
         self.pipeline = pipeline
         self.to_bytes = to_bytes
         added = pipeline.get_added_tokens_decoder()
@@ -133,12 +141,8 @@ class PipelineTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         utf8(text)
-        try:
+        with library_faults_as(InvalidRequest, "the tokenizer cannot encode the text"):
             return self.pipeline.encode(text, add_special_tokens=False).ids
-        except BaseException as error:
-            if not is_library_fault(error):
-                raise
-            raise InvalidRequest(f"the tokenizer cannot encode the text: {error!s:.200}") from None
 
     def token_bytes(self, token_id: int) -> bytes:
         name = self.pipeline.id_to_token(check_token_id(token_id, self.vocab_size)) or ""
@@ -168,7 +172,7 @@ class BPETokenizer(PipelineTokenizer):
     ) -> None:
         rule = PRE_TOKENIZERS.get(pre)
         if rule is None:
-            raise InvalidCheckpoint(f"tokenizer.ggml.pre is {pre!r}; supported: {', '.join(PRE_TOKENIZERS)}")
+            raise InvalidCheckpoint(f"tokenizer.ggml.pre is {pre!r:.80}; supported: {', '.join(PRE_TOKENIZERS)}")
         if len(kinds) not in (0, len(tokens)):
             raise InvalidCheckpoint(f"tokenizer.ggml.token_type has {len(kinds)} entries for {len(tokens)} tokens")
         super().__init__(
@@ -216,12 +220,12 @@ def _pipeline(tokens: Sequence[str], merges: Sequence[str], kinds: Sequence[int]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         twice = next(token for index, token in enumerate(tokens) if vocabulary[token] != index)
-        raise InvalidCheckpoint(f"token {twice!r} occurs more than once in tokenizer.ggml.tokens")
+        raise InvalidCheckpoint(f"token {twice!r:.80} occurs more than once in tokenizer.ggml.tokens")
     pairs = []
     for merge in merges:
         left, _, right = merge.partition(" ")
         if not (left in vocabulary and right in vocabulary and left + right in vocabulary):
-            raise InvalidCheckpoint(f"merge {merge!r} in tokenizer.ggml.merges is not of two tokens that make a third")
+            raise InvalidCheckpoint(f"merge {merge!r:.80} in tokenizer.ggml.merges is not of two tokens that make a third")
         pairs.append((left, right))
     pipeline = Pipeline(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=rule.ignore_merges))
     pipeline.normalizer = rule.normalizer()

@@ -22,16 +22,27 @@ MAX_JSON_BYTES = 16 << 20  # an index of 100,000 tensors; Python's objects take 
 _REQUIRED = object()
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of JSON; InvalidCheckpoint if it is missing, too large or not one."""
+def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    """What a file holds; InvalidCheckpoint if it is missing, no file (a pipe would be waited for), or has more bytes."""
     try:
-        if not os.path.isfile(path):  # a pipe would be waited for
-            raise FileNotFoundError("no such file")
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise InvalidCheckpoint(f"{path}: has {path.stat().st_size} bytes; expected at most {MAX_JSON_BYTES}")
-        return json_object(path.read_bytes(), str(path))
+        if not os.path.isfile(path):
+            reason = "neither a file nor a link to one" if os.path.lexists(path) else "no such file"
+            raise InvalidCheckpoint(f"{path}: cannot be read: {reason}")
+        if path.stat().st_size > limit:
+            raise InvalidCheckpoint(f"{path}: has {path.stat().st_size} bytes; expected at most {limit}")
+        return path.read_bytes()
     except OSError as error:
-        raise InvalidCheckpoint(f"{path}: cannot be read: {error}") from None
+        raise InvalidCheckpoint(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of JSON; InvalidCheckpoint if it cannot be read or is none."""
+    return json_object(read_bounded(path), str(path))
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """The same bytes for the same document, on each system."""
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
 
 
 def json_object(data: bytes, source: str) -> dict[str, Any]:
@@ -84,7 +95,10 @@ class Fields:
         return value
 
     def text(self, key: str, default: Any = _REQUIRED) -> str:
-        return self.typed(key, str, default)
+        value = self.typed(key, str, default)
+        if isinstance(value, str) and value.encode("utf-8", "ignore").decode() != value:
+            self.fail(key, "half a surrogate pair is no text")
+        return value
 
     def flag(self, key: str, default: Any = _REQUIRED) -> bool:
         return self.typed(key, bool, default)

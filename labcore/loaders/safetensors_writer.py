@@ -26,6 +26,7 @@ from labcore.core.config import ATTENTION, MLP, QKV, LinearRope, Llama3Rope, Mod
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders.checkpoint import HEAD, Checkpoint, Tensor, required_tensors
 from labcore.loaders.dense import STORED, encode
+from labcore.loaders.fields import write_json
 from labcore.loaders.tokenizer_json import write_tokenizer_json
 from labcore.quant.quantized_tensor import QuantizedTensor
 
@@ -44,7 +45,7 @@ def write_safetensors(
     config = hf_config(checkpoint, dtype)
     with whole(Path(folder)) as part:
         part.mkdir()
-        _write_json(part / "config.json", config)
+        write_json(part / "config.json", config)
         write_tokenizer_json(checkpoint.tokenizer, part)
         _write_tensors(checkpoint, part, dtype, max_shard_bytes)
 
@@ -145,7 +146,7 @@ def _write_tensors(checkpoint: Checkpoint, folder: Path, dtype: str, max_shard_b
         _write_file(folder / file, checkpoint, part)
         weight_map |= dict.fromkeys(part, file)
     total = sum(num_bytes(shapes[name], kind) for name, kind in types.items())
-    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _write_file(path: Path, checkpoint: Checkpoint, types: dict[str, str]) -> None:
@@ -162,7 +163,3 @@ def _write_file(path: Path, checkpoint: Checkpoint, types: dict[str, str]) -> No
         file.write(struct.pack("<Q", len(text)) + text)
         for name, kind in types.items():  # one at a time: a model is larger than its largest matrix
             file.write(encode(float32(checkpoint.tensors[name]), kind, name).data)
-
-
-def _write_json(path: Path, document: dict[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")

@@ -2,9 +2,11 @@
 
 Work is counted, not timed: each operation is a step, and so is each element it touches and every 64 characters. So
 MAX_STEPS bounds time and memory; besides, no text is longer than MAX_TEXT characters. The meter sits where Jinja calls
-its environment (calls, operators, filters, tests); what it compiles to plain Python (loops, comparisons, literals,
-slices, output) is first rewritten to pass by the meter too. No value is larger than what was paid for it, so whatever
-reads a whole value, such as a comparison, is bounded as well.
+its environment (calls, operators, attributes, filters, tests); what it compiles to plain Python (loops, comparisons,
+literals, slices, output) is first rewritten to pass by the meter too, and who runs a body of statements again pays for
+its length. No value is larger than what was paid for it, so whatever reads a whole value, such as a comparison, is
+bounded as well. What takes more time than its values are long is left out: searching from the right, sets, keys of dicts
+that could share a hash.
 
 Limits: no inheritance, no includes, no autoescape, no formatting of text (`%`, `format`), and FILTERS only.
 
@@ -28,21 +30,22 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, TemplateReference
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
-from jinja2.visitor import NodeTransformer
+
+from labcore.loaders.template_meter import Metered, small_number
 
 MAX_STEPS, CHARACTERS_PER_STEP, MAX_TEXT, MAX_TEMPLATE = 250_000, 64, 2_000_000, 65_536
-MAX_INDENT, MAX_EXPONENT, MAX_BITS = 64, 64, 4096
+MAX_INDENT, MAX_EXPONENT, MAX_STRIPPED, MAX_TIME_FORM = 64, 64, 64, 256
 
 FREE_FILTERS = frozenset({"length", "count", "first", "last", "default", "d"})  # they look at one element at most
 FILTERS = FREE_FILTERS.union(
-    ("trim", "upper", "lower", "capitalize", "title", "string", "int", "float", "abs"),
-    ("list", "items", "dictsort", "sort", "unique", "reverse", "map", "select", "reject", "selectattr", "rejectattr"),
+    ("upper", "lower", "capitalize", "title", "string", "int", "float", "abs"),
+    ("list", "items", "dictsort", "sort", "reverse", "map", "select", "reject", "selectattr", "rejectattr"),
 )
-GLOBALS = ("range", "dict", "cycler", "joiner")
+GLOBALS = ("range", "cycler", "joiner")
 TEXT_METHODS = frozenset().union(
     ("strip", "lstrip", "rstrip", "removeprefix", "removesuffix", "replace", "upper", "lower", "capitalize", "title"),
-    ("split", "rsplit", "splitlines", "partition", "rpartition", "join", "startswith", "endswith", "find", "rfind"),
-    ("index", "rindex", "count", "isalpha", "isalnum", "isdigit", "isdecimal", "isnumeric", "isspace", "islower", "isupper"),
+    ("split", "splitlines", "partition", "join", "startswith", "endswith", "find"),
+    ("index", "count", "isalpha", "isalnum", "isdigit", "isdecimal", "isnumeric", "isspace", "islower", "isupper"),
 )
 DICT_METHODS = frozenset({"get", "items", "keys", "values"})
 
@@ -69,11 +72,22 @@ class _Namespace(Namespace):
         return "<Namespace>"
 
 
-def _namespace(*values: Any, **more: Any) -> Namespace:
+def _dict(values: Any = None, /, **more: Any) -> dict[str, Any]:
+    return {**(values or {}), **more}  # a list of pairs is no mapping: its keys would be unchecked
+
+
+def _namespace(values: Any = None, /, **more: Any) -> Namespace:
     namespace = _Namespace()
-    for name, value in dict(*values, **more).items():
+    for name, value in _dict(values, **more).items():
         namespace[name] = value
     return namespace
+
+
+def _key(key: Any) -> Any:
+    """Many numbers, and tuples of them, can be made to share one hash, and then each is compared with all."""
+    if not isinstance(key, str) and hash(key) != key:
+        raise SecurityError(f"the key of a dict is {key!r:.60}; supported: texts and small numbers")
+    return key
 
 
 def _raise_exception(message: object) -> NoReturn:
@@ -81,53 +95,9 @@ def _raise_exception(message: object) -> NoReturn:
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > MAX_TIME_FORM:
+        raise SecurityError(f"strftime_now has a form of {len(form)} characters; expected up to {MAX_TIME_FORM}")
     return datetime.now().strftime(form)
-
-
-class _Metered(NodeTransformer):
-    """Leads what a template computes without a call past the sandbox's meter."""
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        node.iter = _through("each", node.iter)
-        return node
-
-    def visit_Output(self, node: nodes.Output) -> nodes.Node:
-        self.generic_visit(node)
-        parts = (nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in node.nodes)
-        node.nodes = [_through("paid", part) for part in parts]
-        return node
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        node.expr = _through("paid", node.expr)
-        for operand in node.ops:
-            operand.expr = _through("paid", operand.expr)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return _through("join", nodes.List(node.nodes))
-
-    def visit_List(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
-        self.generic_visit(node)
-        return _through("paid", node)
-
-    visit_Dict = visit_List
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        return self.visit_List(node) if node.ctx == "load" else node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        return _through("paid", node) if isinstance(node.arg, nodes.Slice) else node
-
-    def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> NoReturn:
-        raise SecurityError("autoescape is not supported")
-
-
-def _through(name: str, node: Any) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None)
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -142,21 +112,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
         filters: dict[str, Any] = DEFAULT_FILTERS
         tests: dict[str, Any] = DEFAULT_TESTS
         self.filters = {name: self._metered(filters[name], free=name in FREE_FILTERS) for name in FILTERS}
-        self.filters |= {"paid": pass_context(lambda _, value: self.pay(value)), "each": self.each, "safe": str}
+        self.filters |= {"paid": pass_context(lambda _, value: self.pay(value)), "each": self.each, "key": _key}
+        self.filters |= {"length_paid": self.pay_length, "safe": self.filters["string"]}
+        self.filters["trim"] = self._metered(lambda text, chars=None: self.strip(str(text).strip, chars))
         self.filters |= {"join": self.join, "replace": self.replace, "tojson": self.tojson}
         self.tests = {name: self._metered(test) for name, test in tests.items()}
-        self.globals = {name: self.globals[name] for name in GLOBALS} | {"namespace": _namespace}
+        self.globals = {name: self.globals[name] for name in GLOBALS} | {"dict": _dict, "namespace": _namespace}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
 
     def compiled(self, source: str) -> Template:
         if len(source) > MAX_TEMPLATE:
             raise SecurityError(f"it has {len(source)} characters; expected up to {MAX_TEMPLATE}")
-        return self.from_string(_Metered().visit(self.parse(source)))
+        return self.from_string(Metered().visit(self.parse(source)))
 
     def pay(self, value: Any) -> Any:
         """The value, for its steps: one, those of its elements all the way down, and one for every 64 characters."""
         self.steps_left -= 1
-        if isinstance(value, str):
+        if isinstance(small_number(value), str):
             self.expect_text(len(value))
             self.steps_left -= len(value) // CHARACTERS_PER_STEP
         if self.steps_left < 0:
@@ -165,6 +137,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
             for element in value.items() if isinstance(value, dict) else value:
                 self.pay(element)
         return value
+
+    def pay_length(self, steps: int) -> Any:
+        self.steps_left -= max(0, steps)  # a template that calls this earns nothing by it, nor by NaN
+        return self.pay(True)
 
     def expect_text(self, length: int) -> None:
         if length > MAX_TEXT:
@@ -189,14 +165,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.each(result) if isinstance(result, Iterator) else self.pay(result)
 
     def join(self, values: Iterable[Any], separator: Any = "") -> str:
+        separator = str(self.pay(separator))
         texts = [str(self.pay(value)) for value in self.each(values)]
-        self.expect_text(sum(map(len, texts)) + len(texts) * len(str(separator)))
-        return self.pay(str(separator).join(texts))
+        self.expect_text(sum(map(len, texts)) + len(texts) * len(separator))
+        return self.pay(separator.join(texts))
 
     def replace(self, text: Any, old: Any, new: Any, count: int | None = None) -> str:
         text, old, new = (self.pay(str(self.pay(part))) for part in (text, old, new))
         self.expect_text(text.count(old) * len(new))
         return self.pay(text.replace(old, new, -1 if count is None else count))
+
+    def strip(self, method: Callable[[str | None], str], chars: str | None = None) -> str:
+        if chars is not None and len(chars) > MAX_STRIPPED:  # each character of the text is looked up among them
+            raise SecurityError(f"it strips a text of any of {len(chars)} characters; expected up to {MAX_STRIPPED}")
+        return method(chars)
 
     def tojson(
         self, value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
@@ -215,20 +197,29 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 function = partial(self.replace, owner)
             elif function.__name__ == "join":
                 function = partial(self.join, separator=owner)
+            elif function.__name__ in ("strip", "lstrip", "rstrip"):
+                function = partial(self.strip, function)
         return self._given(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         match operator, left, right:
             case "%", str(), _:
                 raise SecurityError("formatting a text with % is not supported")
+            case ("-", KeysView() | ItemsView(), _) | ("-", _, KeysView() | ItemsView()):
+                raise SecurityError("the views of dicts are no sets here")
             case ("*", str() | list() | tuple() as many, int(times)) | ("*", int(times), str() | list() | tuple() as many):
                 self.expect_text(len(many) * times)
             case "**", _, _ if not (abs(left) < 2**MAX_EXPONENT and abs(right) <= MAX_EXPONENT):
                 raise SecurityError(f"powers are supported up to (2**{MAX_EXPONENT}) ** {MAX_EXPONENT}")
-        result = super().call_binop(context, operator, left, right)
-        if isinstance(result, int) and result.bit_length() > MAX_BITS:
-            raise SecurityError(f"it makes a number of {result.bit_length()} bits; expected up to {MAX_BITS}")
-        return self.pay(result)
+        return self.pay(super().call_binop(context, operator, left, right))
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        self.pay(None)
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        self.pay(None)
+        return super().getitem(obj, argument)
 
     def wrap_str_format(self, value: Any) -> None:
         """`format` is no method here: its fields reach for attributes, and have widths."""

@@ -8,7 +8,10 @@ A token's bytes follow the file's own decoder: byte-level (GPT-2), or SentencePi
 byte). A completion goes on from a text, so a space at its start is kept: the decoder's `Strip` is for whole texts.
 
 Limits: what a post-processor adds must be one token in front. Byte tokens that are no UTF-8 become U+FFFD as in
-`tokenizer.py`, one for each maximal part, where the library writes one for each byte.
+`tokenizer.py`, one for each maximal part, where the library writes one for each byte. `tokenizer_class` has no say: for
+some classes (LlamaTokenizer, and Qwen2's by model_type) transformers 5 takes vocabulary and merges out of the file and
+puts its own rules in the place of the file's. Here, as in `tokenizers` and PreTrainedTokenizerFast, the file is followed;
+what may differ is spaces, at the start of a text and behind special tokens ("a</s>b", " x").
 
     >>> tokenizer = read_tokenizer_json(Path("SmolLM2-135M-Instruct"), vocab_size=49152)
     >>> tokenizer.eos_token_ids
@@ -18,9 +21,9 @@ Limits: what a post-processor adds must be one token in front. Byte tokens that 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +41,13 @@ from labcore.loaders.bpe import (
     PipelineTokenizer,
     as_pipeline,
     byte_level,
-    is_library_fault,
+    library_faults_as,
     padding_name,
 )
+from labcore.loaders.fields import Fields, json_object, read_bounded, read_json, write_json
 from labcore.loaders.tokenizer import Tokenizer
 
+MAX_TOKENIZER_BYTES = 128 << 20  # Gemma 3's, of 262,144 tokens, has 33 MB
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 SENTENCEPIECE_DECODERS = re.compile("(ByteFallback )?Metaspace|(Replace )*Replace( ByteFallback)?( Fuse( Strip)?)?")
 BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
@@ -51,25 +56,25 @@ BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 def read_tokenizer_json(folder: Path, vocab_size: int) -> PipelineTokenizer:
     """The tokenizer of a folder, for an embedding of `vocab_size` rows. InvalidCheckpoint names the file at fault."""
     path = folder / "tokenizer.json"
-    settings = _Settings(folder / "tokenizer_config.json")
-    with _faults_of(path):
-        pipeline = _read_pipeline(path)
-        to_bytes = _spelling(pipeline)
-        front = _token_in_front(pipeline)
-    with _faults_of(settings.path):
-        bos, eos = (settings.token_id(key, pipeline) for key in ("bos_token", "eos_token"))
-        for name in filter(None, map(settings.token_name, NAMED_TOKENS)):
-            if pipeline.token_to_id(name) is not None:  # what is named is special, as in transformers
+    pipeline = _read_pipeline(path)
+    to_bytes = _spelling(pipeline, path)
+    front = _token_in_front(pipeline, path)
+    settings, generation, config = (
+        _settings(folder / f"{name}.json") for name in ("tokenizer_config", "generation_config", "config")
+    )
+    bos, eos = (_token_id(settings, key, pipeline) for key in ("bos_token", "eos_token"))
+    for name in (_token_name(settings, key) for key in NAMED_TOKENS):
+        if name and pipeline.token_to_id(name) is not None:  # what is named is special, as in transformers
+            with library_faults_as(InvalidCheckpoint, settings.source):
                 pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False)])
-        chat_template = _chat_template(folder / "chat_template.jinja", settings)
-    generation, config = _Settings(folder / "generation_config.json"), _Settings(folder / "config.json")
-    ends = ([] if eos is None else [eos]) + (generation.ids("eos_token_id") or config.ids("eos_token_id"))
+    ends = ([] if eos is None else [eos]) + (_ids(generation, "eos_token_id") or _ids(config, "eos_token_id"))
     if bos is None and "bos_token" not in settings.values:
         begins = [] if front is None else [front]
-        bos = next(iter(begins or generation.ids("bos_token_id") or config.ids("bos_token_id")), None)
+        bos = next(iter(begins or _ids(generation, "bos_token_id") or _ids(config, "bos_token_id")), None)
     if front is not None and front != bos:
         raise InvalidCheckpoint(f"{path}: the post-processor begins a text with token {front}, but bos_token is {bos}")
-    with _faults_of(folder):
+    chat_template = _chat_template(folder / "chat_template.jinja", settings)
+    try:
         return PipelineTokenizer(
             pipeline,
             to_bytes,
@@ -79,78 +84,57 @@ def read_tokenizer_json(folder: Path, vocab_size: int) -> PipelineTokenizer:
             add_bos=front is not None,
             chat_template=chat_template,
         )
-
-
-@contextmanager
-def _faults_of(path: Path) -> Iterator[None]:
-    """What is wrong in a file, under its name."""
-    try:
-        yield
-    except BaseException as error:
-        if not is_library_fault(error):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidCheckpoint(f"{path}: {' '.join(str(reason).split()):.300}") from None
-
-
-class _Settings:
-    """A JSON file of settings; without the file there are none. Each is checked when it is asked for."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.values: dict[str, Any] = {}
-        with _faults_of(path):
-            if path.exists():
-                self.values = json.loads(path.read_bytes())
-            if not isinstance(self.values, dict):
-                raise InvalidCheckpoint(f"expected a JSON object; got {type(self.values).__name__}")
-
-    def typed(self, key: str, kind: type, value: object) -> Any:
-        if value is not None and type(value) is not kind:
-            raise InvalidCheckpoint(f"{key} is {value!r:.60}; expected {kind.__name__}")
-        if isinstance(value, str):
-            value.encode()  # half a surrogate pair is no text
-        return value
-
-    def ids(self, key: str) -> list[int]:
-        """A token id, several, or none."""
-        with _faults_of(self.path):
-            value = self.values.get(key)
-            many = value if isinstance(value, list) else [] if value is None else [value]
-            if any(type(token_id) is not int for token_id in many):
-                raise InvalidCheckpoint(f"{key} is {value!r:.60}; expected a token id or a list of them")
-            return many
-
-    def token_name(self, key: str) -> str | None:
-        value = self.values.get(key)
-        return self.typed(key, str, value.get("content") if isinstance(value, dict) else value)
-
-    def token_id(self, key: str, pipeline: Pipeline) -> int | None:
-        name = self.token_name(key)
-        token_id = None if name is None else pipeline.token_to_id(name)
-        if token_id is None and name is not None:
-            raise InvalidCheckpoint(f"{key} {name!r:.60} is not in the vocabulary")
-        return token_id
+    except InvalidCheckpoint as error:
+        raise InvalidCheckpoint(f"{folder}: {error}") from None
 
 
 def _read_pipeline(path: Path) -> Pipeline:
-    data = path.read_bytes()
-    pipeline = Pipeline.from_buffer(data)
+    data = read_bounded(path, MAX_TOKENIZER_BYTES)
+    state = json_object(data, str(path))
+    with library_faults_as(InvalidCheckpoint, str(path)):
+        pipeline = Pipeline.from_buffer(data)
     pipeline.no_truncation()  # a prompt is taken as it is
     pipeline.no_padding()
     kind = type(pipeline.model).__name__
     if kind not in ("BPE", "Unigram"):
-        raise InvalidCheckpoint(f"the model is {kind}; supported: BPE, Unigram")
-    state = json.loads(data)
+        raise InvalidCheckpoint(f"{path}: the model is {kind}; supported: BPE, Unigram")
     if dropout := state["model"].get("dropout"):
-        raise InvalidCheckpoint(f"the model's dropout is {dropout}; expected none")
+        raise InvalidCheckpoint(f"{path}: the model's dropout is {dropout}; expected none")
     for token in state.get("added_tokens", ()):  # the library numbers tokens in its own way where it has to
         if pipeline.token_to_id(token["content"]) != token["id"]:
-            raise InvalidCheckpoint(f"added token {token['content']!r:.60} cannot have the id {token['id']}")
+            raise InvalidCheckpoint(f"{path}: added token {token['content']!r:.60} cannot have the id {token['id']}")
     return pipeline
 
 
-def _spelling(pipeline: Pipeline) -> Callable[[str], bytes]:
+def _settings(path: Path) -> Fields:
+    """A JSON file's settings; without the file there are none. A link that leads nowhere is a file that is lacking."""
+    return Fields(f"{path}:", read_json(path) if os.path.lexists(path) else {})
+
+
+def _ids(settings: Fields, key: str) -> list[int]:
+    """A token id, several, or none."""
+    value = settings.get(key)
+    many = value if isinstance(value, list) else [] if value is None else [value]
+    if any(type(token_id) is not int for token_id in many):
+        settings.fail(key, "expected a token id or a list of them")
+    return many
+
+
+def _token_name(settings: Fields, key: str) -> str | None:
+    if isinstance(value := settings.get(key), dict):
+        return Fields(f"{settings.source} {key}:", value).text("content", None)
+    return settings.text(key, None)
+
+
+def _token_id(settings: Fields, key: str, pipeline: Pipeline) -> int | None:
+    name = _token_name(settings, key)
+    token_id = None if name is None else pipeline.token_to_id(name)
+    if token_id is None and name is not None:
+        raise InvalidCheckpoint(f"{settings.source} {key} {name!r:.60} is not in the vocabulary")
+    return token_id
+
+
+def _spelling(pipeline: Pipeline, path: Path) -> Callable[[str], bytes]:
     """From a token's name to its bytes, by the pipeline's decoder."""
     state = json.loads(pipeline.decoder.__getstate__()) if pipeline.decoder else {"type": "null"}
     steps = state.get("decoders", [state])
@@ -169,7 +153,9 @@ def _spelling(pipeline: Pipeline) -> Callable[[str], bytes]:
             case _:
                 kinds += " (in this form)"
     if not SENTENCEPIECE_DECODERS.fullmatch(kinds):
-        raise InvalidCheckpoint(f"decoder {kinds} is not supported; expected ByteLevel, or Replace ByteFallback Fuse Strip")
+        raise InvalidCheckpoint(
+            f"{path}: decoder {kinds:.120} is not supported; expected ByteLevel, or Replace ByteFallback Fuse Strip"
+        )
 
     def to_bytes(token: str) -> bytes:
         byte = BYTE_TOKEN.fullmatch(token) if "ByteFallback" in kinds else None
@@ -178,24 +164,29 @@ def _spelling(pipeline: Pipeline) -> Callable[[str], bytes]:
     return to_bytes
 
 
-def _token_in_front(pipeline: Pipeline) -> int | None:
+def _token_in_front(pipeline: Pipeline, path: Path) -> int | None:
     """The token that the post-processor puts before a text."""
-    bare, whole = (pipeline.encode("a", add_special_tokens=added).ids for added in (False, True))
+    with library_faults_as(InvalidCheckpoint, str(path)):
+        bare, whole = (pipeline.encode("a", add_special_tokens=added).ids for added in (False, True))
     front = whole[: len(whole) - len(bare)]
     if front + bare != whole or len(front) > 1:
-        raise InvalidCheckpoint(f"the post-processor makes {whole} of {bare}; supported: one token in front")
+        raise InvalidCheckpoint(f"{path}: the post-processor makes {whole!s:.80} of {bare!s:.80}; supported: one token in front")
     return front[0] if front else None
 
 
-def _chat_template(path: Path, settings: _Settings) -> str | None:
+def _chat_template(path: Path, settings: Fields) -> str | None:
     """A file of its own goes first; a list holds templates by name."""
-    if path.exists():
-        with _faults_of(path):
-            return path.read_text("utf-8")
-    value = settings.values.get("chat_template")
-    if isinstance(value, list):
-        value = next((entry["template"] for entry in value if entry["name"] == "default"), None)
-    return settings.typed("chat_template", str, value)
+    if os.path.lexists(path):
+        try:
+            return read_bounded(path).decode()
+        except UnicodeDecodeError as error:
+            raise InvalidCheckpoint(f"{path}: not text in UTF-8: {error}") from None
+    if not isinstance(many := settings.get("chat_template"), list):
+        return settings.text("chat_template", None)
+    if not all(isinstance(entry, dict) for entry in many):
+        settings.fail("chat_template", "expected a text, or a list of objects with name and template")
+    entries = [Fields(f"{settings.source} chat_template:", entry) for entry in many]
+    return {entry.text("name"): entry.text("template") for entry in entries}.get("default")
 
 
 def write_tokenizer_json(tokenizer: Tokenizer, folder: Path) -> None:
@@ -217,7 +208,7 @@ def write_tokenizer_json(tokenizer: Tokenizer, folder: Path) -> None:
     generation = {"bos_token_id": source.bos_token_id, "eos_token_id": _ends(source) or None}
     files = {"tokenizer.json": state, "tokenizer_config.json": settings, "generation_config.json": generation}
     for name, values in files.items():
-        (folder / name).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        write_json(folder / name, values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,11 +245,14 @@ def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:
                 raise InvalidCheckpoint(f"token {token['content']!r:.60} is matched with {flag}; a GGUF cannot say that")
     if spaced := next((pair for pair in model["merges"] if any(" " in part for part in pair)), None):
         raise InvalidCheckpoint(f"merge {spaced!r:.80} holds a space; a GGUF cannot say that")
+    pre = _rule_name(state)
+    if not model["merges"] and pre != "lab":  # an empty list is left out of the file, and a missing one is a fault
+        raise InvalidCheckpoint("the tokenizer's BPE has no merges; a GGUF cannot say that")
     return GGUFVocabulary(
         tokens=[*tokens, *map(padding_name, padding)],
         merges=[" ".join(pair) for pair in model["merges"]],
         kinds=kinds,
-        pre=_rule_name(state),
+        pre=pre,
         bos_token_id=source.bos_token_id,
         eos_token_ids=_ends(source),
         add_bos=source.add_bos,

@@ -279,6 +279,21 @@ def test_unknown_pre_tokenizer() -> None:
         BPETokenizer(["a"], [], pre="tekken")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "merges", "pre", "ends"),
+    [
+        (["a"], [], "p" * 10_000, []),
+        (["a" * 10_000] * 2, [], "gpt-2", []),
+        (["a"], ["m" * 10_000], "gpt-2", []),
+        (["a"], [], "gpt-2", [10**4000]),
+    ],
+)
+def test_messages_are_short(tokens: list[str], merges: list[str], pre: str, ends: list[int]) -> None:
+    with pytest.raises(InvalidCheckpoint) as caught:
+        BPETokenizer(tokens, merges, pre=pre, eos_token_ids=ends)
+    assert len(str(caught.value)) < 200
+
+
 def test_llama3_against_transformers(write_gguf: WriteGGUF) -> None:
     """transformers knows this rule by name, so here it is the oracle as it stands. Its merges come out of the same file."""
     from transformers import AutoTokenizer

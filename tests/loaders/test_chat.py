@@ -15,6 +15,7 @@ from labcore.loaders.bpe import BPETokenizer, as_pipeline
 from labcore.loaders.chat import chat_prompt_ids, render_chat
 from labcore.loaders.gguf import read_gguf
 from labcore.loaders.llama_gguf import read_tokenizer
+from labcore.loaders.template_meter import NODES_PER_STEP
 from labcore.loaders.template_sandbox import MAX_STEPS, Sandbox
 from labcore.loaders.tokenizer import LabTokenizer, Tokenizer
 from labcore.loaders.tokenizer_json import gguf_vocabulary, write_tokenizer_json
@@ -133,7 +134,7 @@ TEMPLATES = {
 {% for message in messages if message.role != 'system' %}{% if loop.index > 3 %}{% break %}{% endif %}{{ message.content[:5] }}
 {% else %}nobody{% endfor %}
 {% set joined %}{% for m in messages %}{{ m.content | length }},{% endfor %}{% endset %}{{ joined.strip(',') }}
-{{ (messages | map(attribute='role') | unique | sort | join('+')) ~ 3 // 2 ~ 2 ** 3 ~ [1, 2] ~ none ~ true ~ 1.5 }}
+{{ (messages | map(attribute='role') | sort | join('+')) ~ 3 // 2 ~ 2 ** 3 ~ [1, 2] ~ none ~ true ~ 1.5 }}
 {{ tools is none }}{{ documents }}{{ nothing }}{{ nothing is defined }}{{ range(3) | list }}
 {{ dict(a=1) }}{{ strftime_now('%%') }}
 {% filter lower %}ABC{{ eos_token | safe }}{% endfilter %}{{ "a-b".partition('-') }}
@@ -283,7 +284,7 @@ def test_what_cannot_be_compiled(template: str, says: str) -> None:
 
 X = "{% set x = 'x' * 1000000 %}"
 TWICE = "{% set ns = namespace(x=START) %}{% for i in range(100) %}{% set ns.x = MORE %}{% endfor %}{{ ns.x }}"
-OFTEN = "{% for i in range(100000) %}BODY{% endfor %}"
+OFTEN = "{% for i in range(9000) %}BODY{% endfor %}"
 
 
 def twice(start: str, more: str) -> str:
@@ -322,7 +323,7 @@ BOMBS = [
     "{{ 'ab' | length ** 10000000000 }}",
     # loops
     OFTEN.replace("BODY", OFTEN.replace("BODY", OFTEN)).replace("BODY", ""),
-    "{% for a in range(100000) recursive %}{{ loop(range(100000)) }}{% endfor %}",
+    "{% for a in range(200) recursive %}{{ loop(range(200)) }}{% endfor %}",
     "{% set c = cycler(1, 2) %}" + OFTEN.replace("BODY", OFTEN.replace("BODY", "{{ c.next() }}")),
     "{{ range(1000000000) }}",
     # macros
@@ -340,10 +341,75 @@ BOMBS = [
         for condition in ("x.find('y') > 0", "x == x ~ ''", "'y' in x", "x[1:]", "x | trim", "x is upper", "x.upper() is none")
     ),
     *(
-        "{% set r = range(100000) %}" + OFTEN.replace("BODY", f"{{% if {condition} %}}{{% endif %}}")
-        for condition in ("r | list", "r | select('none') | list", "r == r", "-1 in r", "r | map('string') | list | last")
+        "{% set r = range(5000) %}" + OFTEN.replace("BODY", f"{{% if {condition} %}}{{% endif %}}")
+        for condition in (
+            "r | list",
+            "r | select('none') | list",
+            "r == r",
+            "-1 in r",
+            "r | map('string') | list | last",
+            "r | safe",
+            "[] | join(r)",
+        )
     ),
+    # statements that cost nothing, many of them
+    OFTEN.replace("BODY", "{% set a = a %}" * 4000),
+    OFTEN.replace("BODY", "{% macro m() %}{% endmacro %}" * 2000),
+    "{% macro m() %}" + "{% set a = a %}" * 4000 + "{% endmacro %}" + OFTEN.replace("BODY", "{% if m() %}{% endif %}"),
+    "{% block b %}" + "{% set a = a %}" * 4000 + "{% endblock %}" + OFTEN.replace("BODY", "{% if self.b() %}{% endif %}"),
+    "{% for i in range(9000) if " + "a or " * 100 + "a %}{% endfor %}",
+    "{% macro m() %}{{ caller() }}{% endmacro %}"
+    + OFTEN.replace("BODY", "{% call m() %}" + "{% set a = a %}" * 4000 + "{% endcall %}"),
+    # a path of attributes
+    "{{ (['x'] * 1000) | map(attribute='0.' * 50000 ~ '0') | list }}",
+    "{{ (['x'] * 1000) | sort(attribute='0,' * 50000 ~ '0') }}",
+    # numbers out of text, and in it
+    "{% set b = ('f' * 1000000) | int(0, 16) %}" + OFTEN.replace("BODY", "{% if b % 3 %}{% endif %}"),
 ]
+
+COLLIDING = "2305843009213693951"  # 2**61 - 1: its multiples all have hash 0
+UNCOUNTED = {
+    **{
+        "{% set s = 'a' * 400000 %}{% set p = 'a' * 50000 ~ 'b' ~ 'a' * 50000 %}{{ s." + name + "(p) }}": "unsafe"
+        for name in ("rfind", "rindex", "rsplit", "rpartition")
+    },
+    **{
+        "{{ ('a' * 400000)" + strip + "('b' * 400000 ~ 'a') }}": "strips a text of any of 400001 characters; expected up to 64"
+        for strip in (".strip", ".lstrip", ".rstrip", "|trim")
+    },
+    "{{ strftime_now('%c' * 900000) }}": "form of 1800000 characters; expected up to 256",
+    "{% set d = {" + COLLIDING + ": 1} %}": "the key of a dict is 2305843009213693951; supported: texts and small numbers",
+    "{% set d = {(1, 2): 1} %}": r"the key of a dict is \(1, 2\)",
+    "{{ dict([(" + COLLIDING + ", 1)]) }}": "'list' object is not a mapping",
+    "{{ namespace([('a', 1)]) }}": "'list' object is not a mapping",
+    "{% set d = {1: 1} %}{{ d.items() - d.items() }}": "the views of dicts are no sets here",
+    "{% set d = {1: 1} %}{{ [1] - d.keys() }}": "the views of dicts are no sets here",
+}
+
+
+@pytest.mark.parametrize("template", UNCOUNTED)
+def test_work_that_is_not_in_proportion_to_the_values(template: str) -> None:
+    with pytest.raises(InvalidRequest, match=UNCOUNTED[template]):
+        render(template)
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ range(0, 45000 * " + COLLIDING + ", " + COLLIDING + ") | unique | list }}", "No filter named 'unique'"),
+        ("{{ 0x" + "f" * 3000 + " }}", "makes a number of 12000 bits; expected up to 4096"),
+    ],
+)
+def test_work_that_is_refused_before(template: str, says: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match=says):
+        render(template)
+
+
+def test_dicts() -> None:
+    assert render("{% set d = {'a': 1, 2: 'b', true: 'c'} %}{{ dict(d, e=5) }}{{ d[2] }}{{ d.a }}{{ dict() }}{{ dict({}) }}") == (
+        "{'a': 1, 2: 'b', True: 'c', 'e': 5}b1{}{}"
+    )
+    assert render("{{ ' a '.strip() }}{{ ',a,'.strip(',') }}{{ ' a ' | trim }}{{ ',a,' | trim(',') }}") == "aaaa"
 
 
 @pytest.mark.parametrize("template", BOMBS)
@@ -351,6 +417,7 @@ def test_bombs(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a fifth of the steps, so that all of them together take seconds."""
     monkeypatch.setattr(template_sandbox, "MAX_STEPS", MAX_STEPS // 5)
     says = "takes more than|makes a (text|number) of|powers are|Recursion|Range too big"
+    assert render(OFTEN.replace("BODY", "")) == ""  # it is what they do often that is too much
     with pytest.raises(InvalidRequest, match=f"the chat template of m does not render these messages: .*({says})"):
         render(template)
 
@@ -380,10 +447,13 @@ def test_steps_are_counted_and_not_timed() -> None:
 
     assert cost("") == 0
     assert cost("{{ 1 }}") == cost("{{ 1 }}") == 1
-    assert cost("{{ messages[0].content }}") == 1 + 640 // 64
-    assert cost("{% for m in messages %}{% endfor %}") == 1
+    assert cost("{{ messages[0].content }}") == 3 + 640 // 64  # an index, a name, what is written
+    assert cost("{% for m in messages %}{% endfor %}") == 2  # the element, the body
     assert cost("{{ messages | length }}") == 3  # what it gets, what it gives, what is written
     assert cost("{% for i in range(1000) %}{% endfor %}") > 1000
+    once, more = (cost("{% for m in messages %}" + "{% if m %}{% endif %}" * n + "{% endfor %}") for n in (0, 1000))
+    assert more - once == 2000 // NODES_PER_STEP
+    assert cost("{{ (0 - 5) | length_paid }}") >= 1 and cost("{{ 'nan' | float | length_paid }}") >= 1
 
 
 REACHES = [

@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
-from pages import chromium, jupyterlab
+from pages import chromium, jupyterlab, keep_picture
 
 from labcore.lab.notebooks import execute
 
@@ -24,14 +24,17 @@ LiveGenerate(LLM("lab"), "hello", max_tokens=3)"""
 RUN = """\
 from labcore import LLM, SamplingParams
 from labcore.engine.trace_file import trace_of
+from labcore.lab.operators import record_operators
 from labcore.widgets.block_pool import BlockPool
+from labcore.widgets.layer_shapes import LayerShapes
 from labcore.widgets.request_life import RequestLife
 
 records = []
 llm = LLM("lab", observer=records.append)
 _ = llm.generate(["good morning", "hello"], SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))
 life = RequestLife(trace_of(llm.engine, records), "request-0")
-pool = BlockPool(trace_of(llm.engine, records))"""
+pool = BlockPool(trace_of(llm.engine, records))
+shapes = LayerShapes(record_operators(llm.model, [1, 2, 3]))"""
 READY = "window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session?.kernel?.status == 'idle'"
 RUN_ALL = "() => void window.jupyterapp.commands.execute('notebook:run-all-cells')"
 NOTEBOOK = "window.jupyterapp.shell.currentWidget.content"
@@ -43,7 +46,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, Pa
     folder = tmp_path_factory.mktemp("lab")
     for name, cells in {
         "live": [LIVE],
-        "replay": [RUN, "life", "pool", "print('step', life.step)"],
+        "replay": [RUN, "life", "pool", "print('step', life.step)", "shapes"],
         "stored": [RUN, "life"],
     }.items():
         notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata={"kernelspec": KERNEL})
@@ -102,14 +105,23 @@ def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any,
     for keys in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter", "End"):  # in the notebook they would select and edit cells
         page.keyboard.press(keys)
     assert pool.locator(".pool-chosen").inner_text().startswith("Block 1: ")
-    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 4]
+    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 5]
     assert page.evaluate(f"{NOTEBOOK}.activeCellIndex") == active + 1  # a click selects the cell that it is in
     assert (page.evaluate("location.href"), life.locator(".replay-link").count()) == (address, 0)
     page.evaluate(f"{NOTEBOOK}.activeCellIndex = 3")
     page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-cell')")
     page.get_by_text("step 2", exact=True).wait_for()
-    page.evaluate("() => void window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
-    page.wait_for_function("getComputedStyle(document.querySelector('.replay')).colorScheme == 'dark'")
+    page.locator(".replay-shapes").get_by_label("Forward").click()
+    for theme in ("Light", "Dark"):
+        page.evaluate(f"() => void window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
+        page.wait_for_function(f"getComputedStyle(document.querySelector('.replay')).colorScheme == '{theme.lower()}'")
+        for kind in ("life", "pool", "shapes"):
+            shown = page.locator(f".replay-{kind}")
+            keep_picture(shown, f"{kind}-jupyterlab-{theme.lower()}")
+            shown.evaluate("element => { element.style.width = '360px' }")
+            keep_picture(shown, f"{kind}-jupyterlab-{theme.lower()}-360")
+            assert shown.evaluate("element => element.scrollWidth <= element.clientWidth")
+            shown.evaluate("element => { element.style.width = '' }")
     page.close()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import anywidget
 import pytest
 from histories import crowded
-from pages import Seen, chromium
+from pages import Seen, chromium, keep_picture
 
 from labcore.core.trace import StepRecord
 from labcore.engine.trace_file import Trace
@@ -115,6 +115,11 @@ def page(browser: Any, url: str) -> Iterator[Page]:
     assert made.seen.foreign == []
     assert [error.splitlines()[0] for error in made.seen.errors] == ["Error: it is broken"]
     made.tab.close()
+
+
+def keep_pictures(page: Page, name: str) -> None:
+    for kind in ("life", "pool", "shapes"):
+        keep_picture(page.tab.locator(f".replay-{kind}").first, f"{kind}-{name}")
 
 
 def step(shown: Any) -> int:
@@ -328,6 +333,7 @@ def test_text_can_be_read_in_light_and_dark(page: Page, theme: str) -> None:
             shown.get_by_label("Forward").click()
     assert grounds == {"rgb(255, 255, 255)" if theme == "light" else "rgb(24, 28, 34)"}
     page.tab.wait_for_timeout(300)  # colours pass into each other
+    keep_pictures(page, f"page-{theme}")
     assert page.tab.evaluate(CONTRAST) == []
 
 
@@ -341,6 +347,9 @@ def test_on_a_telephone(browser: Any, url: str) -> None:
         assert page.tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         small = "elements => elements.filter(e => Math.min(e.offsetWidth, e.offsetHeight) < 34).length"
         assert shown.locator(".replay-button").evaluate_all(small) == 0
+    for theme in ("dark", "light"):
+        page.tab.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        keep_pictures(page, f"page-{theme}-360")
     page.replay("The pool").first.locator(".pool-block").first.tap()
     assert page.replay("The pool").first.locator(".pool-chosen").inner_text() == "Block 0: nobody holds it; it is free."
     page.tab.close()
