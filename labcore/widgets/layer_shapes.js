@@ -29,7 +29,7 @@ function buildShapes(stage, model, to) {
   const tallest = Math.max(...shapes.map((shape) => (shape.at(-2) ?? ["", 1])[1]));
   scene.style.setProperty("--tall", `${side(tallest) + STEP}px`);
 
-  // An array: its last axis to the right, the one before it downward, further ones as a pile of sheets.
+  // An array: its last axis to the right, the one before it downward, further ones as a pile of sheets, four at most.
   function array(shape, kind) {
     const lengths = shape.map(([, length]) => length);
     const width = side(lengths.at(-1)), height = lengths.length > 1 ? side(lengths.at(-2)) : 10;

@@ -13,9 +13,10 @@ from labcore.core.operators import OperatorRecord, Shape
 from labcore.widgets.replay import Replay, counted, joined
 
 CAPTION = (
-    "A rectangle is an array: rows run downward, columns to the right, and a pile is an array of three axes. Sides grow with "
-    "the logarithm of the size, so a side that is a little longer is a much longer axis. Blue is what goes in, grey is a weight "
-    "or the KV pool, orange is what comes out. The boxes above are the operators in their order; choose one to go there."
+    "A rectangle is an array: rows run downward, columns to the right, and a pile is an array of more axes; a pile shows four "
+    "sheets at most. Sides grow with the logarithm of the size, so a side that is a little longer is a much longer axis. Blue is "
+    "what goes in, grey is a weight or the KV pool, orange is what comes out. The boxes above are the operators in their order; "
+    "choose one to go there."
 )
 SAYS = {
     "embedding": "Each token id picks its row of the embedding: numbers become vectors.",

@@ -39,4 +39,5 @@ class LiveTokens(Live):
             edge = "; outline: 1px dashed" if tokenizer.is_special(token_id) else ""
             chips.append(f'<span style="{CHIP}; background: {GROUNDS[i % 2]}{edge}">{said}<br><small>{token_id}</small></span>')
         counts = f"tokens: {len(ids)}, of these no whole characters: {num_broken}; characters: {len(text)}"
-        yield f"<div>{' '.join(chips)}</div><div><small>{counts}; bytes: {len(text.encode())}</small></div>"
+        counts += f"; bytes: {len(text.encode())} (the two colours only tell neighbours apart)"
+        yield f"<div>{' '.join(chips)}</div><div><small>{counts}</small></div>"

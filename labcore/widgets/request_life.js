@@ -47,6 +47,21 @@ function buildLife(stage, model, to) {
       make("small", {}, `block ${id}`), make("div", { class: "life-slots" }, ...slots));
   }
 
+  // Scrolls the tokens until one can be seen, and to where a row begins: the upper edge cuts none. The spare room at the end
+  // is for the last ones.
+  function revealToken(chip) {
+    text.style.paddingBottom = "";
+    if (text.scrollHeight <= text.clientHeight) return;
+    text.style.paddingBottom = "3.5rem"; // more than a row
+    reveal(text, chip);
+    if (!text.scrollTop) return;
+    const edge = text.getBoundingClientRect().top + 2; // its padding
+    const least = chip.getBoundingClientRect().bottom - edge - text.clientHeight + 4; // else it would be cut below
+    const most = text.scrollHeight - text.clientHeight - text.scrollTop;
+    const rows = chips.map((other) => other.getBoundingClientRect().top - edge).filter((top) => top >= least && top <= most);
+    if (rows.length) text.scrollTop += rows.reduce((best, top) => (Math.abs(top) < Math.abs(best) ? top : best));
+  }
+
   function draw(at) {
     const [, start, computed, known, table] = frames[at];
     const before = at ? frames[at - 1][3] : prompt; // tokens known
@@ -60,7 +75,7 @@ function buildLife(stage, model, to) {
     blocks.replaceChildren(...(held.length ? held : [make("span", { class: "life-none" }, "none")]));
     cells.forEach((cell, i) => cell.classList.toggle("life-current", i === at));
     reveal(strip, cells[at]);
-    reveal(text, chips[Math.max(computed - 1, 0)]);
+    revealToken(chips[Math.max(computed - 1, 0)]);
     if (held.length) reveal(blocks, held[Math.max(Math.ceil(computed / size) - 1, 0)]);
   }
   return { draw };

@@ -25,6 +25,7 @@ def chips(live: LiveTokens) -> list[str]:
 def test_typing_and_choosing_show_the_tokens_anew(tokenizers: dict[str, Tokenizer]) -> None:
     live = LiveTokens(tokenizers, "the")
     assert len(chips(live)) == 1 and "tokens: 1, of these no whole characters: 0; characters: 3; bytes: 3" in live.out.value
+    assert "the two colours only tell neighbours apart" in live.out.value
     live.text.value = "the the"
     assert len(chips(live)) == 2 and "·the" in live.out.value
     live.tokenizer.value = "lab"
@@ -66,7 +67,5 @@ def test_it_has_a_picture_and_says_the_same_of_itself_always(tokenizers: dict[st
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert bundle["text/html"] == other._repr_mimebundle_()["text/html"]
     assert (
-        'class="lab-live"' in bundle["text/html"]
-        and live.out.value in bundle["text/html"]
-        and "<b>" not in bundle["text/html"]
+        'class="lab-live"' in bundle["text/html"] and live.out.value in bundle["text/html"] and "<b>" not in bundle["text/html"]
     )

@@ -34,12 +34,33 @@ def check_parameters(answer: Answer) -> Verdict:
         (576, 1536, 30, 9, 3, 64, 49152), (256, 768, 4, 8, 2, 32, 1024), (64, 128, 1, 4, 4, 16, 100),
         (64, 128, 2, 4, 1, 32, 100), (32, 96, 3, 2, 1, 16, 7),
     ]  # fmt: skip
-    return judge(answer, named(", ".join(SIZES), *cases), unlike(_parameters, "the engine counted", "weights"), "the engine")
+    wrong = unlike(_parameters, "the engine counted", "weights", _miscount)
+    return judge(answer, named(", ".join(SIZES), *cases), wrong, "the engine")
 
 
 def _parameters(*sizes: int) -> int:
     shape: dict[str, Any] = dict(zip(SIZES, sizes, strict=True))
     return ModelConfig(name="exercise", max_model_len=1, rope_theta=1e4, rms_norm_eps=1e-5, **shape).num_parameters
+
+
+def _miscount(got: object, *sizes: int) -> str:
+    """The common slip that gives just this count, as the end of a sentence; nothing where it is another."""
+    if isinstance(got, float):
+        return "; expected a whole number"
+    if not isinstance(got, int):
+        return ""
+    shape = dict(zip(SIZES, sizes, strict=True))
+    hidden, layers, q_size = shape["hidden_size"], shape["num_layers"], shape["num_heads"] * shape["head_dim"]
+    slips = {
+        shape["vocab_size"] * hidden: "vocab_size * hidden_size too many, as if the head were not tied",
+        -(2 * layers + 1) * hidden: "as if there were no norms",
+        -2 * layers * hidden: "as if the layers had no norms",
+        -layers * hidden: "as if a layer had one norm",
+        -hidden: "as if there were no norm after the layers",
+        2 * layers * hidden * (hidden - q_size): "as if num_heads * head_dim were hidden_size",
+    }
+    slip = slips.get(got - _parameters(*sizes))
+    return f": {slip}" if slip else ""
 
 
 def check_attend_one(answer: Answer) -> Verdict:
@@ -70,12 +91,21 @@ def _slip(got: object, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> s
     (heads, head_dim), kv_heads = q.shape, keys.shape[1]
     tiles = (1, heads // kv_heads, 1)
     slips = {
-        f", as if head h read KV head h % {kv_heads}": (q, np.tile(keys, tiles), np.tile(values, tiles)),
-        ", as if the scores were not divided by the root of head_dim": (q * head_dim**0.5, keys, values),
+        f"as if head h read KV head h % {kv_heads}": _attend_one(q, np.tile(keys, tiles), np.tile(values, tiles)),
+        "as if the scores were not divided by the root of head_dim": _attend_one(q * head_dim**0.5, keys, values),
+        "as if the softmax ran over the heads": _attend_over(0, q, keys, values),
+        "as if the softmax ran over all heads and tokens at once": _attend_over(None, q, keys, values),
     }
     if len(keys) > 1:
-        slips[", as if the newest token were left out"] = (q, keys[:-1], values[:-1])
-    return next((slip for slip, inputs in slips.items() if not _difference(got, _attend_one(*inputs))), "")
+        slips["as if the newest token were left out"] = _attend_one(q, keys[:-1], values[:-1])
+    return next((f", {slip}" for slip, made in slips.items() if not _difference(got, made)), "")
+
+
+def _attend_over(axis: int | None, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Attention with a softmax over this axis of the scores (heads, tokens), or over both."""
+    keys, values = (np.repeat(x, len(q) // x.shape[1], axis=1) for x in (keys, values))
+    weights = np.exp(np.einsum("hd,shd->hs", q, keys) / q.shape[1] ** 0.5)
+    return np.einsum("hs,shd->hd", weights / weights.sum(axis=axis, keepdims=True), values)
 
 
 def _attend_one(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -107,18 +137,19 @@ def check_diagnosis(answer: Callable[[Suspect, Suspect], object]) -> Verdict:
 
     Both are functions: token ids of the lab model in, logits (tokens, vocab_size) out, in float64.
     """
-    culprit: dict[Suspect, str] = {}
+    truth: dict[Suspect, tuple[str, str]] = {}
     cases: dict[str, tuple[Suspect, Suspect]] = {}
-    for seed, (fault, what, backend) in enumerate(_SUSPECTS):
-        checkpoint = lab_checkpoint(seed + 1)
+    for seed, (fault, what, backend) in enumerate(_SUSPECTS, start=1):
+        checkpoint = lab_checkpoint(seed)
         suspect, right = _logits(checkpoint, backend), _logits(checkpoint, ReferenceBackend)
-        cases[f"a decoder {what}"] = suspect, right
-        culprit[suspect] = fault
+        cases[f"suspect {seed}"] = suspect, right
+        truth[suspect] = fault, what
 
     def wrong(got: object, suspect: Suspect, right: Suspect) -> str:
         if not isinstance(got, str) or got not in FAULTS:
             return f"your function says {got!r}; expected one of {', '.join(FAULTS)}"
-        return "" if got == culprit[suspect] else f"your function says {got!r}; expected {culprit[suspect]!r}"
+        fault, what = truth[suspect]
+        return "" if got == fault else f"your function says {got!r}; expected {fault!r}: it is a decoder {what}"
 
     return judge(answer, cases, wrong, "what was done to the decoders")
 

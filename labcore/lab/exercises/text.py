@@ -7,6 +7,7 @@ not answered yet: your function returned None for data=b'abc'
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from labcore.lab.exercises.verdict import Answer, Verdict, judge, unlike
 from labcore.loaders.dense import encode
 from labcore.loaders.safetensors_file import read_safetensors
 from labcore.loaders.tokenizer import IncrementalDecoder, LabTokenizer
+
+NOTES = ": `__metadata__` holds notes, and is no tensor"
 
 
 def check_places(answer: Answer) -> Verdict:
@@ -27,12 +30,20 @@ def check_places(answer: Answer) -> Verdict:
         "a file with a note in its header": (save({"x": one, "y": one[:0], "z": two}, {"format": "pt"}),),
     }
 
-    def slip(got: object, data: bytes) -> str:
-        start = 8 + int.from_bytes(data[:8], "little")
-        inside = {name: (begin - start, end - start) for name, (begin, end) in _places(data).items()}
-        return ": these count from the first byte of the data, not of the file" if got == inside else ""
+    def moved(data: bytes, by: int) -> dict[str, tuple[int, int]]:
+        return {name: (begin + by, end + by) for name, (begin, end) in _places(data).items()}
 
-    return judge(answer, files, unlike(_places, "labcore's reader", slip=slip), "labcore's reader")
+    def slip(got: object, data: bytes) -> str:
+        if got == moved(data, -8 - int.from_bytes(data[:8], "little")):
+            return ": these count from the first byte of the data, not of the file"
+        if got == moved(data, -8):
+            return ": these count from the header; before it stand 8 bytes, its length"
+        return NOTES if isinstance(got, dict) and "__metadata__" in got else ""
+
+    verdict = judge(answer, files, unlike(_places, "labcore's reader", slip=slip), "labcore's reader")
+    if "a note" in verdict.sentence and verdict.sentence.endswith("raised KeyError: 'data_offsets'"):
+        return replace(verdict, sentence=verdict.sentence + NOTES)
+    return verdict
 
 
 def check_bf16(answer: Answer) -> Verdict:
@@ -41,12 +52,18 @@ def check_bf16(answer: Answer) -> Verdict:
     patterns = np.array(numbers, np.float32).view(np.uint32).tolist()
     cases = {f"bits=0x{bits >> 16:04x}_{bits & 0xFFFF:04x}": (bits,) for bits in patterns}
 
-    def slip(got: object, bits: int) -> str:
-        if got == bits >> 16:
-            return ": the lower half was cut off, not rounded"
-        return ": a tie goes to the even number, not always up" if got == (bits + 0x8000) >> 16 else ""
+    def fault(got: object, bits: int) -> str:
+        got, expected = got.item() if isinstance(got, np.generic) else got, _bf16(bits)
+        if type(got) is not int:
+            return f"your function says {got!r}, labcore's writer 0x{expected:04x}, a whole number"
+        if got == expected:
+            return ""
+        slip = ": the lower half was cut off, not rounded" if got == bits >> 16 else ""
+        if bits & 0xFFFF == 0x8000:  # half of the last bit that is kept
+            slip = f": a tie goes to the even number, not always {'up' if got > expected else 'down'}"
+        return f"your function says 0x{got:04x}, labcore's writer 0x{expected:04x}{slip}"
 
-    return judge(answer, cases, unlike(_bf16, "labcore's writer", slip=slip), "labcore's writer")
+    return judge(answer, cases, fault, "labcore's writer")
 
 
 def check_whole(answer: Answer) -> Verdict:
@@ -55,7 +72,10 @@ def check_whole(answer: Answer) -> Verdict:
     cases = {f"data={text[:end]!r}": (text[:end],) for text in texts for end in range(len(text), -1, -1)}
 
     def slip(got: object, data: bytes) -> str:
-        return ": the last character is not complete" if isinstance(got, int) and got > _whole(data) else ""
+        whole = _whole(data)
+        if got == len(data[:whole].decode()):
+            return ": that is how many characters, not bytes"
+        return ": the last character is not complete" if isinstance(got, int) and got > whole else ""
 
     return judge(answer, cases, unlike(_whole, "labcore's decoder", slip=slip), "labcore's decoder")
 
