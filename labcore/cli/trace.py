@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from labcore.cli.generate import add_model_arguments, sampling_params
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidTrace
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine
-from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.trace_file import VERSION, trace_writer
 from labcore.kernels.registry import get_backend
 from labcore.model.weights import load_model
@@ -23,11 +22,7 @@ CACHE, SCHEDULER = CacheConfig(), SchedulerConfig()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="one or more prompts, queued together")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where the trace goes")
-    parser.add_argument("--model", default="smollm2", help="a model's name or a path (default: smollm2)")
-    parser.add_argument("--backend", default=None, help="default: the fastest that this machine runs (see `labcore info`)")
-    parser.add_argument("--max-tokens", type=int, default=32)
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (default)")
-    parser.add_argument("--seed", type=int, default=0)
+    add_model_arguments(parser, max_tokens=32)
     parser.add_argument("--num-blocks", type=int, default=CACHE.num_blocks, help="blocks of the KV pool (default: %(default)s)")
     parser.add_argument("--block-size", type=int, default=CACHE.block_size, help="tokens in a block (default: %(default)s)")
     parser.add_argument("--max-num-batched-tokens", type=int, default=SCHEDULER.max_num_batched_tokens, help="tokens a step")
@@ -44,15 +39,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             max_chunk_tokens=args.max_chunk_tokens,
         ),
     )
-    params = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed)
-    observers: list[Callable[[StepRecord], object]] = []
+    params = sampling_params(args)
     records: list[StepRecord] = []
-
-    def observe(record: StepRecord) -> None:
-        for observer in observers:
-            observer(record)
-
-    engine = LLMEngine(load_model(args.model, backend=get_backend(args.backend)), config, observe)
+    model = load_model(args.model, weights=args.weights, backend=get_backend(args.backend, threads=args.threads))
+    engine = LLMEngine(model, config, records.append)
     for i, prompt in enumerate(args.prompt):  # all are accepted before a file is touched
         engine.add_request(f"request-{i}", prompt, params)
     try:
@@ -63,9 +53,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidTrace(f"{args.output}: cannot be written: {error}") from None
     errors: dict[str, str] = {}
     with file:
-        observers += [records.append, trace_writer(file, engine)]
+        write = trace_writer(file, engine)
         while engine.has_unfinished:
             errors |= {out.request_id: out.error for out in engine.step() if out.error}
+            write(records[-1])
     for request_id, said in errors.items():
         print(f"labcore: {request_id}: the model failed at this: {said}", file=sys.stderr)
     summary = {

@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Pipeline
 
 from labcore.core.errors import InvalidCheckpoint, InvalidRequest, LabError
-from labcore.loaders.tokenizer import LabTokenizer, Tokenizer, check_token_id, two_byte_pieces, utf8
+from labcore.loaders.tokenizer import LabTokenizer, Tokenizer, check_token_id, end_token_ids, two_byte_pieces, utf8
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # tokenizer.ggml.token_type
 
@@ -205,7 +205,7 @@ def as_pipeline(tokenizer: Tokenizer) -> PipelineTokenizer:
         [],
         kinds,
         pre="lab",
-        eos_token_ids=sorted(tokenizer.eos_token_ids, key=lambda token_id: token_id != tokenizer.eos_token_id),
+        eos_token_ids=end_token_ids(tokenizer),
         bos_token_id=tokenizer.bos_token_id,
         add_bos=tokenizer.add_bos,
         chat_template=tokenizer.chat_template,

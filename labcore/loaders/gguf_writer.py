@@ -1,7 +1,6 @@
 """A checkpoint as a GGUF file that llama.cpp's family and `load_checkpoint` read, through the `gguf` package.
 
-ggml's names and row order are those of `llama_gguf`, backwards. Matrices are written in the type that is asked for,
-vectors (norms and biases) in float32, which is what ggml computes with.
+ggml's names and row order are those of `llama_gguf`, backwards.
 
     >>> write_gguf(load_checkpoint("lab"), "lab.gguf", "BF16")
 """
@@ -26,11 +25,13 @@ from labcore.loaders.llama_gguf import (
     METADATA_KEYS,
     ROPE_DIVISORS,
     ggml_name,
+    permuted_heads,
     rope_divisors,
     rows_in_pairs,
 )
-from labcore.loaders.safetensors_writer import float32, hf_config, num_bytes, stored_types, whole
+from labcore.loaders.safetensors_writer import family
 from labcore.loaders.tokenizer_json import gguf_vocabulary
+from labcore.loaders.writing import float32, num_bytes, stored_types, whole
 
 FILE_TYPES = {"F32": gguf.LlamaFileType.ALL_F32, "F16": gguf.LlamaFileType.MOSTLY_F16, "BF16": gguf.LlamaFileType.MOSTLY_BF16}
 
@@ -40,8 +41,8 @@ def write_gguf(checkpoint: Checkpoint, path: str | os.PathLike[str], dtype: str 
 
     InvalidCheckpoint: the file is there already, or a GGUF cannot say this model or this tokenizer.
     """
-    config, architecture = checkpoint.config, hf_config(checkpoint, dtype)["model_type"]
-    permuted = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if architecture == "llama" else {}
+    config, architecture = checkpoint.config, family(checkpoint.config)[0].lower()
+    permuted = permuted_heads(architecture, config)
     types = stored_types(checkpoint, dtype)
     divisors = rope_divisors(config) if isinstance(config.rope_scaling, Llama3Rope) else None
     with whole(Path(path)) as part, closing(gguf.GGUFWriter(part, architecture)) as writer:

@@ -69,13 +69,11 @@ def load_llama(path: str | os.PathLike[str], name: str | None = None) -> Checkpo
     for hf, ggml in names.items():
         if hf == ggml:  # not one of ggml's, even if it is one of Hugging Face's
             raise InvalidCheckpoint(f"{file.path}: tensor {ggml!r:.80} has no place in a decoder")
-    reordered = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}
-    if file.metadata["general.architecture"] != "llama":
-        reordered = {}
+    permuted = permuted_heads(str(file.metadata["general.architecture"]), config)
 
     def make(hf: str) -> Tensor:
         tensor, module = file.tensor(names[hf]), hf.split(".")[-2]
-        return rows_in_halves(tensor, reordered[module]) if module in reordered else tensor
+        return rows_in_halves(tensor, permuted[module]) if module in permuted else tensor
 
     tensors = LazyTensors({hf: file.tensors[ggml].shape for hf, ggml in names.items()}, make)
     return validate(Checkpoint(config, tensors, read_tokenizer(file)), str(file.path))
@@ -95,6 +93,11 @@ def ggml_name(hf_name: str) -> str:
         case ["model", "layers", layer, *module, kind]:
             return f"blk.{layer}.{GGML_NAMES['.'.join(module)]}.{kind}"
     return GGML_NAMES[hf_name]
+
+
+def permuted_heads(architecture: str, config: ModelConfig) -> dict[str, int]:
+    """The projections whose rows ggml has in its own order, and their number of heads."""
+    return {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if architecture == "llama" else {}
 
 
 def rows_in_halves(tensor: Tensor, num_heads: int) -> Tensor:

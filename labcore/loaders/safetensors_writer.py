@@ -1,11 +1,8 @@
 """A checkpoint as a Hugging Face folder: config.json, safetensors (in shards, if large), tokenizer.json and what goes with it.
 
-    model.safetensors   header length u64, header (JSON: name -> dtype, shape, data_offsets), data
+model.safetensors   header length u64, header (JSON: name -> dtype, shape, data_offsets), data
 
-Matrices are written in the type that is asked for, vectors (norms and biases) in float32, as GGUF files have them: they
-are few, and rounding them would not come back.
-
-    >>> write_safetensors(load_checkpoint("lab"), "lab-folder", "BF16")
+>>> write_safetensors(load_checkpoint("lab"), "lab-folder", "BF16")
 """
 
 from __future__ import annotations
@@ -13,22 +10,17 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from math import prod
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-
-import numpy as np
 
 from labcore.core.config import ATTENTION, MLP, QKV, LinearRope, Llama3Rope, ModelConfig
 from labcore.core.errors import InvalidCheckpoint
-from labcore.loaders.checkpoint import HEAD, Checkpoint, Tensor, required_tensors
-from labcore.loaders.dense import STORED, encode
+from labcore.loaders.checkpoint import Checkpoint
+from labcore.loaders.dense import encode
 from labcore.loaders.fields import write_json
+from labcore.loaders.tokenizer import end_token_ids
 from labcore.loaders.tokenizer_json import write_tokenizer_json
-from labcore.quant.quantized_tensor import QuantizedTensor
+from labcore.loaders.writing import float32, num_bytes, stored_types, whole
 
 ALIGNMENT = 8  # the data begin at a multiple, so that float32 can be mapped
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -50,35 +42,10 @@ def write_safetensors(
         _write_tensors(checkpoint, part, dtype, max_shard_bytes)
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write what shall appear at `path`: whole, when all is written, or not at all. Beside it, and nobody else's."""
-    if os.path.lexists(path):
-        raise InvalidCheckpoint(f"{path} exists; remove it, or choose another name")
-    with TemporaryDirectory(prefix=".labcore-", dir=path.absolute().parent, ignore_cleanup_errors=True) as work:
-        part = Path(work, path.name)
-        yield part
-        os.replace(part, path)
-
-
-def stored_types(checkpoint: Checkpoint, dtype: str) -> dict[str, str]:
-    """The type each tensor is written in, from the embedding to the head: matrices as asked for, vectors in float32."""
-    names = [*required_tensors(checkpoint.config), *([] if checkpoint.tied else [HEAD])]
-    return {name: dtype if len(checkpoint.shapes[name]) == 2 else "F32" for name in names}
-
-
-def num_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    return prod(shape) * STORED[dtype].itemsize
-
-
-def float32(tensor: Tensor) -> np.ndarray:
-    return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
-
-
 def hf_config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
     """The config.json of a checkpoint: Llama's, or Qwen's where only that one has such biases or norms."""
     c = checkpoint.config
-    kind, flags = _family(c)
+    kind, flags = family(c)
     config = {
         "architectures": [f"{kind}ForCausalLM"],
         "model_type": kind.lower(),
@@ -97,12 +64,12 @@ def hf_config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(c),
         "tie_word_embeddings": checkpoint.tied,
         "bos_token_id": checkpoint.tokenizer.bos_token_id,
-        "eos_token_id": sorted(checkpoint.tokenizer.eos_token_ids) or None,
+        "eos_token_id": end_token_ids(checkpoint.tokenizer) or None,
     }
     return config | flags
 
 
-def _family(c: ModelConfig) -> tuple[str, dict[str, Any]]:
+def family(c: ModelConfig) -> tuple[str, dict[str, Any]]:
     """The class of `transformers` that computes this, and the flags it needs."""
     attention, mlp = c.biases - MLP, c.biases & MLP
     if not mlp and c.qk_norm and attention in (frozenset(), ATTENTION):

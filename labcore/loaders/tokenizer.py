@@ -51,6 +51,11 @@ class Tokenizer(Protocol):
         return join_bytes(self, ids, skip_special_tokens).decode("utf-8", errors="replace")
 
 
+def end_token_ids(tokenizer: Tokenizer) -> list[int]:
+    """All ids that end a text: `eos_token_id` first, then in order."""
+    return sorted(tokenizer.eos_token_ids, key=lambda token_id: (token_id != tokenizer.eos_token_id, token_id))
+
+
 def join_bytes(tokenizer: Tokenizer, ids: Iterable[int], skip_special_tokens: bool) -> bytes:
     pieces = ((token_id, tokenizer.token_bytes(token_id)) for token_id in ids)
     return b"".join(piece for token_id, piece in pieces if not (skip_special_tokens and tokenizer.is_special(token_id)))

@@ -45,7 +45,7 @@ from labcore.loaders.bpe import (
     padding_name,
 )
 from labcore.loaders.fields import Fields, json_object, read_bounded, read_json, write_json
-from labcore.loaders.tokenizer import Tokenizer
+from labcore.loaders.tokenizer import Tokenizer, end_token_ids
 
 MAX_TOKENIZER_BYTES = 128 << 20  # Gemma 3's, of 262,144 tokens, has 33 MB
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -205,7 +205,7 @@ def write_tokenizer_json(tokenizer: Tokenizer, folder: Path) -> None:
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": bos, "eos_token": eos}
     settings |= {"add_bos_token": source.add_bos, "clean_up_tokenization_spaces": False}
     settings |= {} if source.chat_template is None else {"chat_template": source.chat_template}
-    generation = {"bos_token_id": source.bos_token_id, "eos_token_id": _ends(source) or None}
+    generation = {"bos_token_id": source.bos_token_id, "eos_token_id": end_token_ids(source) or None}
     files = {"tokenizer.json": state, "tokenizer_config.json": settings, "generation_config.json": generation}
     for name, values in files.items():
         write_json(folder / name, values)
@@ -254,14 +254,10 @@ def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:
         kinds=kinds,
         pre=pre,
         bos_token_id=source.bos_token_id,
-        eos_token_ids=_ends(source),
+        eos_token_ids=end_token_ids(source),
         add_bos=source.add_bos,
         chat_template=source.chat_template,
     )
-
-
-def _ends(tokenizer: Tokenizer) -> list[int]:
-    return sorted(tokenizer.eos_token_ids, key=lambda token_id: (token_id != tokenizer.eos_token_id, token_id))
 
 
 def _rule_name(state: dict[str, Any]) -> str:

@@ -24,7 +24,8 @@ from labcore.loaders.checkpoint import HEAD, Checkpoint, Tensor, required_tensor
 from labcore.loaders.dense import decode, encode
 from labcore.loaders.gguf_writer import write_gguf
 from labcore.loaders.load import load_checkpoint
-from labcore.loaders.safetensors_writer import float32, write_safetensors
+from labcore.loaders.safetensors_writer import write_safetensors
+from labcore.loaders.writing import float32
 from labcore.model.weights import load_model
 
 LAB = load_checkpoint("lab")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import time
-import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,50 +12,20 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from damage import load_all, loads
 
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders.gguf import read_gguf
-from labcore.loaders.llama_gguf import load_llama
 
 WriteGGUF = Callable[..., Path]
-MEMORY, SECONDS = 8 << 20, 5.0  # for a file of 10 KB; a load takes about a millisecond
-
-
-def load(path: Path) -> bool:
-    """Whether the file loads, and all its tensors with it; any error but InvalidCheckpoint is the test's."""
-    try:
-        checkpoint = load_llama(path)
-    except InvalidCheckpoint as error:
-        assert str(path) in str(error) and "\n" not in str(error)
-        return False
-    assert all(tensor.shape == checkpoint.shapes[name] for name, tensor in checkpoint.tensors.items())
-    return True
 
 
 @pytest.fixture
 def whole(write_gguf: WriteGGUF) -> bytes:
     more = {"rope_freqs.weight": np.ones(4, np.float32), "blk.0.attn_q.bias": np.ones(32, np.float32)}
     path = write_gguf(changed=more, metadata={"llama.rope.scaling.original_context_length": 8192})
-    assert load(path)
+    assert loads(path)
     return path.read_bytes()
-
-
-def load_all(path: Path, damaged: Iterable[bytes]) -> list[bool]:
-    """Load each, bounding its time (processor time: other work does not count) and, of every fifth, its memory."""
-    outcomes = []
-    for index, data in enumerate(damaged):
-        path.write_bytes(data)
-        began = time.process_time()
-        if index % 5:
-            outcomes.append(load(path))
-        else:
-            tracemalloc.start()
-            outcomes.append(load(path))
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert peak < MEMORY
-        assert time.process_time() - began < SECONDS
-    return outcomes
 
 
 def test_every_truncation(whole: bytes, tmp_path: Path) -> None:
@@ -65,7 +33,7 @@ def test_every_truncation(whole: bytes, tmp_path: Path) -> None:
     path.write_bytes(whole)
     for length in reversed(range(len(whole))):
         os.truncate(path, length)
-        assert not load(path), length
+        assert not loads(path), length
 
 
 def test_random_flips(whole: bytes, tmp_path: Path) -> None:

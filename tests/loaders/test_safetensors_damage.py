@@ -6,53 +6,22 @@ import json
 import os
 import random
 import time
-import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from damage import SECONDS, load_all, loads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from labcore.core.errors import InvalidCheckpoint
-from labcore.loaders.llama_safetensors import load_llama_folder
 from labcore.loaders.safetensors_file import read_safetensors
 
 WriteFolder = Callable[..., Path]
-MEMORY, SECONDS = 8 << 20, 5.0  # for a folder of 100 KB; a load takes some milliseconds
 many = settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def load(folder: Path) -> bool:
-    """Whether the folder loads, and all its tensors with it; any error but InvalidCheckpoint is the test's."""
-    try:
-        checkpoint = load_llama_folder(folder)
-    except InvalidCheckpoint as error:
-        assert str(folder) in str(error) and "\n" not in str(error) and len(str(error)) < 1000
-        return False
-    assert all(np.shape(tensor) == checkpoint.shapes[name] for name, tensor in checkpoint.tensors.items())
-    return True
-
-
-def load_all(path: Path, damaged: Iterable[bytes]) -> list[bool]:
-    """Load the folder with each of these as one of its files, bounding processor time and, of every fifth, memory."""
-    outcomes = []
-    for index, data in enumerate(damaged):
-        path.write_bytes(data)
-        began = time.process_time()
-        if index % 5:
-            outcomes.append(load(path.parent))
-        else:
-            tracemalloc.start()
-            outcomes.append(load(path.parent))
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert peak < MEMORY
-        assert time.process_time() - began < SECONDS
-    return outcomes
 
 
 def header_size(whole: bytes) -> int:
@@ -72,9 +41,9 @@ def test_truncations_of_a_model(write_folder: WriteFolder) -> None:
     for shards, name in ((0, "model.safetensors"), (2, "part-1.safetensors")):
         path = write_folder(shards=shards) / name
         whole = path.read_bytes()
-        assert load(path.parent)
+        assert loads(path.parent)
         cuts = random.Random(0).sample(range(len(whole)), 300)
-        assert not any(load_all(path, (whole[:cut] for cut in cuts)))
+        assert not any(load_all(path, (whole[:cut] for cut in cuts), path.parent))
         path.unlink()
 
 
@@ -91,7 +60,7 @@ def test_random_flips(write_folder: WriteFolder, shards: int) -> None:
                 data[draw.randrange(draw.choice((header_size(whole), header_size(whole), len(data))))] ^= 1 << draw.randrange(8)
             yield bytes(data)
 
-    outcomes = load_all(path, damaged())
+    outcomes = load_all(path, damaged(), path.parent)
     assert any(outcomes) and not all(outcomes)
 
 
@@ -111,7 +80,7 @@ def test_an_absurd_number_anywhere(write_folder: WriteFolder, number: str) -> No
                 header = (text[:at] + number + text[end:]).encode()
                 yield len(header).to_bytes(8, "little") + header + data
 
-    outcomes = load_all(path, damaged())
+    outcomes = load_all(path, damaged(), path.parent)
     assert len(outcomes) > 40 and not any(outcomes)
 
 
@@ -119,7 +88,7 @@ def test_an_absurd_number_anywhere(write_folder: WriteFolder, number: str) -> No
 def test_a_header_length_that_is_a_lie(write_folder: WriteFolder, length: int) -> None:
     path = write_folder() / "model.safetensors"
     whole = path.read_bytes()
-    assert not any(load_all(path, [length.to_bytes(8, "little") + whole[8:]]))
+    assert not any(load_all(path, [length.to_bytes(8, "little") + whole[8:]], path.parent))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
@@ -134,7 +103,7 @@ def test_flips_in_json(write_folder: WriteFolder, name: str) -> None:
                 data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
             yield bytes(data[: draw.choice((len(data), draw.randrange(len(data))))])
 
-    outcomes = load_all(path, damaged())
+    outcomes = load_all(path, damaged(), path.parent)
     assert not all(outcomes)
 
 
@@ -167,7 +136,7 @@ ropes = st.dictionaries(st.sampled_from(ROPE_KEYS), scalars | st.sampled_from(["
 def put(path: Path, document: Any) -> bool:
     path.write_text(json.dumps(document))  # with NaN and Infinity, as Python writes them
     began = time.process_time()
-    outcome = load(path.parent)
+    outcome = loads(path.parent)
     assert time.process_time() - began < SECONDS
     return outcome
 
@@ -221,5 +190,5 @@ def test_a_large_index(write_folder: WriteFolder) -> None:
         assert not put(path, {"weight_map": {f"tensor {i}": shard.format(i) for i in range(100_000)}})
     began = time.process_time()
     path.write_text('{"weight_map": {' + ",".join(f'"{i % 99_999}": "part-0.safetensors"' for i in range(100_000)) + "}}")
-    assert not load(path.parent)
+    assert not loads(path.parent)
     assert time.process_time() - began < SECONDS

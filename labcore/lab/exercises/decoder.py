@@ -69,15 +69,11 @@ def check_attend_one(answer: Answer) -> Verdict:
     q (heads, head_dim); keys, values (tokens, kv_heads, head_dim); the result (heads, head_dim).
     """
     cases = {}
-    for seed, (heads, kv_heads, head_dim, tokens) in enumerate(
-        [(4, 4, 8, 5), (4, 2, 8, 5), (9, 3, 64, 17), (8, 1, 4, 1), (6, 2, 16, 300)]
-    ):
+    shapes = [(4, 4, 8, 5), (4, 2, 8, 5), (9, 3, 64, 17), (8, 1, 4, 1), (6, 2, 16, 300)]
+    for seed, (heads, kv_heads, head_dim, tokens) in enumerate(shapes):
         random = np.random.default_rng(seed)
-        q = random.standard_normal((heads, head_dim))
-        cases[f"{heads} heads, {kv_heads} KV heads and {tokens} tokens"] = (
-            q,
-            *random.standard_normal((2, tokens, kv_heads, head_dim)),
-        )
+        q, kv = random.standard_normal((heads, head_dim)), random.standard_normal((2, tokens, kv_heads, head_dim))
+        cases[f"{heads} heads, {kv_heads} KV heads and {tokens} tokens"] = (q, *kv)
     return judge(answer, cases, _attention_fault, "the engine's attention")
 
 

@@ -7,7 +7,6 @@ not answered yet: your function returned None for data=b'abc'
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +39,10 @@ def check_places(answer: Answer) -> Verdict:
             return ": these count from the header; before it stand 8 bytes, its length"
         return NOTES if isinstance(got, dict) and "__metadata__" in got else ""
 
-    verdict = judge(answer, files, unlike(_places, "labcore's reader", slip=slip), "labcore's reader")
-    if "a note" in verdict.sentence and verdict.sentence.endswith("raised KeyError: 'data_offsets'"):
-        return replace(verdict, sentence=verdict.sentence + NOTES)
-    return verdict
+    def stumble(error: Exception, data: bytes) -> str:
+        return NOTES if isinstance(error, KeyError) and b"__metadata__" in data else ""
+
+    return judge(answer, files, unlike(_places, "labcore's reader", slip=slip), "labcore's reader", stumble)
 
 
 def check_bf16(answer: Answer) -> Verdict:

@@ -35,13 +35,18 @@ class Verdict:
         return self.sentence
 
 
-def judge(answer: Answer, cases: Cases, fault: Fault, who: str) -> Verdict:
-    """Ask for each case, up to the first that is wrong. who: that the answers agree with, if they do."""
+def judge(answer: Answer, cases: Cases, fault: Fault, who: str, stumble: Fault = lambda error, *arguments: "") -> Verdict:
+    """Ask for each case, up to the first that is wrong.
+
+    who: that the answers agree with, if they do. stumble: what an error comes from, where that is known.
+    """
     for shown, arguments in cases.items():
         try:
             got = answer(*deepcopy(arguments))
         except Exception as error:  # the learner's code: whatever it raises is an answer, and no end of the notebook
-            return Verdict(False, f"wrong: for {shown} your function raised {type(error).__name__}: {error}")
+            return Verdict(
+                False, f"wrong: for {shown} your function raised {type(error).__name__}: {error}{stumble(error, *arguments)}"
+            )
         if got is None:
             return Verdict(False, f"not answered yet: your function returned None for {shown}")
         if wrong := fault(got, *arguments):
