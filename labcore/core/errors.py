@@ -27,6 +27,10 @@ class InvalidTrace(LabError, ValueError):
     """A file that is no trace, or a damaged one, or of a version that is not read."""
 
 
+class ShapeError(LabError, ValueError):
+    """An array handed to a kernel has another shape than its operator needs."""
+
+
 class BackendUnavailable(LabError, RuntimeError):
     """A backend that is unknown, or that this machine cannot run."""
 
