@@ -1,10 +1,13 @@
 // One variant of all kernels. CMake compiles this file once per instruction set, with its flags, as LAB_ISA = plain, avx2, avx512.
+#include "labkernels/ceilings.hpp"
 #include "labkernels/kernel_table.hpp"
 #include "labkernels/linear.hpp"
 #include "labkernels/paged_attention.hpp"
+#include "labkernels/quantize.hpp"
 #include "labkernels/rms_norm.hpp"
 #include "labkernels/rope.hpp"
 #include "labkernels/silu_and_mul.hpp"
+#include "labkernels/softmax.hpp"
 
 #define LAB_JOIN(a, b) a##b
 #define LAB_TABLE(isa) LAB_JOIN(isa, _kernels)
@@ -13,11 +16,31 @@
 
 namespace labkernels {
 
-static_assert(LAB_ISA::PANELS <= PANEL_GROUP, "linear would overrun its scratch");
-
 const KernelTable& LAB_TABLE(LAB_ISA)() {
-    static const KernelTable table = {LAB_NAME(LAB_ISA), LAB_ISA::rms_norm,        LAB_ISA::add_rms_norm, LAB_ISA::linear,
-                                      LAB_ISA::rope,     LAB_ISA::paged_attention, LAB_ISA::silu_and_mul};
+    using namespace LAB_ISA;
+    static const KernelTable table = {
+        LAB_NAME(LAB_ISA),
+        rms_norm,
+        add_rms_norm,
+        softmax,
+        silu_and_mul,
+        rope,
+        quantize_rows,
+        quantize_group,
+        matmul,
+        attend_split,
+        merge_states,
+        write_attention,
+        read,
+        copy,
+        multiply_adds,
+        int8_dots,
+        {{"unfused", rms_norm_unfused}, {"fused", rms_norm_fused}, {"chains", rms_norm_chains}, {"rms_norm", rms_norm}},
+        {{"reference", softmax_reference}, {"online", softmax_online}, {"softmax", softmax}},
+        {{"reference", silu_and_mul_reference}, {"silu_and_mul", silu_and_mul}},
+        matmul_reference,
+        paged_attention_reference,
+    };
     return table;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import on_host
 
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
@@ -17,9 +18,10 @@ from labcore.kv.block_allocator import BlockAllocator
 from labcore.model.llama import LlamaModel
 
 ISAS = runnable_isas()
-BACKENDS = {"numpy": lambda: ReferenceBackend(np.float32)} | {
+BACKENDS = {"numpy": lambda: ReferenceBackend(np.float32), "torch": on_host.torch_backend} | {
     f"native-{isa}": (lambda isa=isa: NativeBackend(isa=isa, threads=2)) for isa in ISAS
 }  # fmt: skip
+FIRST_RUNGS = {f"native-{isa}-reference": (lambda isa=isa: NativeBackend(isa=isa, threads=2, reference=True)) for isa in ISAS}
 
 
 def ids(values: object) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.metadata
 import os
 import re
@@ -13,7 +12,9 @@ import sysconfig
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labcore.core.errors import LabError
 from labcore.core.machine import num_cores
+from labcore.kernels import build
 from labcore.lab.environment import DISK_BYTES, ROOT, Environment, compiler
 from labcore.loaders import zoo
 
@@ -87,13 +88,15 @@ def _headers() -> Check:
 
 
 def _native() -> Check:
+    """Compiled files of another machine are deleted, and said; then every door is opened."""
+    found = build.remove_mismatched()
     try:
-        module = importlib.import_module("labcore.kernels._nanobind")
-    except ImportError as error:
+        doors = {door: build.load(module) for door, module in build.DOORS.items()}
+    except LabError as error:
         return Check(
-            "native kernels", False, f"{type(error).__name__}: {error}", "`python3 -m labcore up` builds them, with a compiler"
+            "native kernels", False, "; ".join([*found, str(error)]), "`python3 -m labcore up` builds them, with a compiler"
         )
-    return Check("native kernels", True, str(module.__file__), "")
+    return Check("native kernels", True, "; ".join([*found, f"{', '.join(doors)} in {build.find('_c_api').parent}"]), "")
 
 
 def _packages(requirements: Path) -> Check:

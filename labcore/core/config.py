@@ -19,6 +19,7 @@ PROJECTIONS = (
     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
 )  # fmt: skip
 QKV, ATTENTION, MLP = frozenset(PROJECTIONS[:3]), frozenset(PROJECTIONS[:4]), frozenset(PROJECTIONS[4:])
+KV_DTYPES = ("float32", "int8")
 _MODEL_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
@@ -186,10 +187,15 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """The KV pool: `num_blocks` blocks of `block_size` token slots."""
+    """The KV pool: `num_blocks` blocks of `block_size` token slots.
+
+    kv_dtype: how the numbers lie in it. "int8" has one float32 scale per token and kv head: (head_dim + 4) bytes a head in
+              the place of 4 head_dim. Answers then differ a little from those of "float32".
+    """
 
     block_size: int = 16
     num_blocks: int = 512
+    kv_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         _at_least(1, self, "block_size", "num_blocks")
@@ -198,6 +204,8 @@ class CacheConfig:
                 f"num_blocks is {self.num_blocks} and block_size {self.block_size}; "
                 f"expected at most {MAX_BLOCKS} blocks of at most {MAX_MODEL_LEN} slots"
             )
+        if self.kv_dtype not in KV_DTYPES:
+            raise InvalidConfig(f"kv_dtype is {self.kv_dtype!r}; expected one of {', '.join(KV_DTYPES)}")
 
     @property
     def num_slots(self) -> int:

@@ -35,6 +35,10 @@ class BackendUnavailable(LabError, RuntimeError):
     """A backend that is unknown, or that this machine cannot run."""
 
 
+class BrokenArtefact(LabError, RuntimeError):
+    """A compiled file that is there and cannot be used: of another machine, of another Python, damaged. No other backend steps in."""
+
+
 class FetchFailed(LabError, RuntimeError):
     """A model could not be fetched or did not verify."""
 

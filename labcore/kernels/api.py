@@ -10,17 +10,18 @@ kind: what `prepare` and the operators return goes back into the operators, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from labcore.quant.int8 import Int8Tensor
 from labcore.quant.quantized_tensor import QuantizedTensor
 
 Array = Any  # an array of the backend's own kind
 Weight = Any  # what the backend's `prepare` made of a weight
-SourceWeight = np.ndarray | QuantizedTensor
+SourceWeight = np.ndarray | QuantizedTensor | Int8Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +75,49 @@ class ForwardBatch:
         return len(self.context_lens)
 
 
+Projection = tuple[Weight, Weight | None]  # a matrix (outputs, inputs), and the bias (outputs,) of the models that have one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One layer of a Llama decoder, as the backend prepared it."""
+
+    input_norm: Weight  # (hidden,)
+    post_norm: Weight  # (hidden,)
+    q_norm: Weight | None  # (head_dim,), of the models that have one
+    k_norm: Weight | None  # (head_dim,)
+    q: Projection  # (heads x head_dim, hidden)
+    k: Projection  # (kv_heads x head_dim, hidden)
+    v: Projection  # (kv_heads x head_dim, hidden)
+    o: Projection  # (hidden, heads x head_dim)
+    gate: Projection  # (intermediate, hidden)
+    up: Projection  # (intermediate, hidden)
+    down: Projection  # (hidden, intermediate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderWeights:
+    """A whole decoder, as the backend prepared it."""
+
+    embedding: Weight  # (vocab, hidden)
+    layers: tuple[LayerWeights, ...]
+    final_norm: Weight  # (hidden,)
+    head: Weight  # (vocab, hidden); the embedding itself where the two are tied
+    cos: Weight  # (max_len, head_dim / 2)
+    sin: Weight
+
+
+DecoderForward = Callable[[ForwardBatch, Array], np.ndarray]  # (batch, kv pool of all layers) -> logits (num_logits, vocab)
+
+
 class Backend(Protocol):
     """The operators a decoder needs. T = tokens in the batch; shapes are (rows, columns), C-contiguous.
 
     Every operator returns a new array, except `store_kv`, which writes into the pool. A wrong shape, dtype or stride
     raises TypeError or ValueError naming what was expected; nothing is copied silently.
     `exact` promises batch invariance: an output row has the same bits whatever else is in the batch.
+    A backend may also offer `decoder_forward(config: ModelConfig, weights: DecoderWeights) -> DecoderForward | None`: a whole
+    step in one call, with the very results of the operators one by one.
     """
 
     name: str
@@ -92,8 +130,12 @@ class Backend(Protocol):
         """
         ...
 
-    def new_kv_cache(self, shape: tuple[int, int, int, int, int, int]) -> Array:
-        """A KV pool: (layer, k|v, block, kv_head, slot, head_dim). Indexing it by layer gives what the operators take."""
+    def new_kv_cache(self, shape: tuple[int, int, int, int, int, int], dtype: str = "float32") -> Array:
+        """A KV pool: (layer, k|v, block, kv_head, slot, head_dim). Indexing it by layer gives what the operators take.
+
+        dtype "int8": an int8 pool whose last axis is head_dim + 4, the quants of a (token, kv head) and then the bytes of their
+        float32 scale, in the machine's order (`integer_reference.quantize_kv`).
+        """
         ...
 
     def embedding(self, token_ids: np.ndarray, weight: Weight) -> Array:
@@ -129,6 +171,10 @@ class Backend(Protocol):
 
     def silu_and_mul(self, gate: Array, up: Array) -> Array:
         """gate * sigmoid(gate) * up, elementwise (T, F). Shazeer 2020."""
+        ...
+
+    def softmax(self, x: Array) -> Array:
+        """e^(x - max) / sum of e^(x - max), per row. (T, N). No part of a decoder step: samplers and routers use it."""
         ...
 
     def take_rows(self, x: Array, rows: np.ndarray) -> Array:

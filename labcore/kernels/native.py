@@ -1,8 +1,9 @@
 """The C++ backend: float32, threaded, one instruction set chosen at run time, batch-invariant to the last bit.
 
-Each method allocates the result and calls one operator of `cpp/` (through nanobind), which checks dtype, shape and
-contiguity and raises TypeError or ValueError. `LABCORE_ISA=plain|avx2|avx512` forces an instruction set. Neither that
-nor the number of threads changes what a row depends on; threads do not change it at all.
+Each method allocates the result and calls one operator of `cpp/` through one of three doors, which checks dtype, shape and
+contiguity in the same words (cpp/include/labkernels/checked.hpp) and raises TypeError or ShapeError.
+`LABCORE_ISA=plain|avx2|avx512` forces an instruction set. Neither that nor the number of threads changes what a row depends
+on; threads do not change it at all.
 
     >>> backend = NativeBackend(threads=2)
     >>> backend.isa
@@ -13,38 +14,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from labcore.core.config import ModelConfig
 from labcore.core.errors import BackendUnavailable, InvalidConfig
 from labcore.core.machine import num_cores
-from labcore.kernels.api import ForwardBatch, SourceWeight
+from labcore.kernels.api import DecoderForward, DecoderWeights, ForwardBatch, SourceWeight
+from labcore.kernels.build import DOORS, load
+from labcore.kernels.integer_reference import SCALE_BYTES
+from labcore.quant.int8 import Int8Tensor
 from labcore.quant.quantized_tensor import QuantizedTensor
-
-try:
-    import labcore.kernels._nanobind as _nanobind
-
-    _WHY_NOT = ""
-except ImportError as error:
-    _nanobind = None
-    _WHY_NOT = f"the C++ kernels are not built ({error}); `labcore doctor` says what is missing"
 
 
 class NativeBackend:
-    """`api.Backend` in C++. `threads`: None = all cores of this process. `isa`: None = LABCORE_ISA, or the best there is."""
+    """`api.Backend` in C++.
+
+    threads: None = all cores of this process. isa: None = LABCORE_ISA, or the best there is. door: the way into the library,
+    one of `DOORS`; the bits are the same through each. reference: the first version of every operator in its header, one
+    element at a time, in the place of the last: slow, and what the others are derived from. Raises BackendUnavailable,
+    BrokenArtefact, InvalidConfig.
+    """
 
     name = "native"
     exact = True
 
-    def __init__(self, *, threads: int | None = None, isa: str | None = None) -> None:
-        if _nanobind is None:
-            raise BackendUnavailable(_WHY_NOT)
+    def __init__(
+        self, *, threads: int | None = None, isa: str | None = None, door: str = "nanobind", reference: bool = False
+    ) -> None:
+        if door not in DOORS:
+            raise InvalidConfig(f"door is {door!r}; expected one of {', '.join(DOORS)}")
+        self._module = load(DOORS[door])
         threads = num_cores() if threads is None else threads
         if not isinstance(threads, int):
             raise InvalidConfig(f"threads is {threads!r}; expected a whole number from 1 to 1024")
         try:
-            self._operators = _nanobind.Operators(isa or os.environ.get("LABCORE_ISA", ""), threads)
+            self._operators = self._module.Operators(isa or os.environ.get("LABCORE_ISA", ""), threads, reference)
         except (ValueError, RuntimeError) as error:
             raise InvalidConfig(str(error)) from None  # asked for wrongly: no other backend quietly steps in
         self.isa: str = self._operators.isa
@@ -52,9 +59,11 @@ class NativeBackend:
 
     def prepare(self, weights: Mapping[str, SourceWeight]) -> dict[str, Any]:
         """Matrices (2-D) become packed panels; vectors stay float32. Angles ("rope.*") are tables, not matrices, and stay too."""
-        return {name: _prepare(name, weight) for name, weight in weights.items()}
+        return {name: self._prepare(name, weight) for name, weight in weights.items()}
 
-    def new_kv_cache(self, shape: tuple[int, int, int, int, int, int]) -> np.ndarray:
+    def new_kv_cache(self, shape: tuple[int, int, int, int, int, int], dtype: str = "float32") -> np.ndarray:
+        if dtype == "int8":
+            return np.zeros((*shape[:-1], shape[-1] + SCALE_BYTES), np.int8)
         return np.zeros(shape, np.float32)  # the pages are touched, and so taken, when tokens arrive
 
     def embedding(self, token_ids: np.ndarray, weight: Any) -> np.ndarray:
@@ -97,21 +106,53 @@ class NativeBackend:
         self._operators.silu_and_mul(out, gate, up)
         return out
 
+    def decoder_forward(self, config: ModelConfig, weights: DecoderWeights) -> DecoderForward | None:
+        """The decoder in one native call a step (cpp/include/labkernels/decoder.hpp), equal bit for bit to the operators.
+
+        None through a door that lacks it. Raises TypeError or ShapeError for weights that are not this model's.
+        """
+        if not hasattr(self._module, "Decoder"):
+            return None
+        layers = [tuple(getattr(layer, field.name) for field in fields(layer)) for layer in weights.layers]
+        decoder = self._module.Decoder.of(
+            self._operators, config.hidden_size, config.intermediate_size, config.num_heads, config.num_kv_heads, config.head_dim,
+            config.rms_norm_eps, layers, weights.embedding, weights.final_norm, weights.head, weights.cos, weights.sin,
+        )  # fmt: skip
+
+        def forward(batch: ForwardBatch, kv: np.ndarray) -> np.ndarray:
+            logits = np.empty((len(batch.logits_indices), config.vocab_size), np.float32)
+            decoder.forward(
+                logits, batch.token_ids, batch.positions, batch.query_start, batch.block_tables, batch.block_table_start,
+                batch.slot_mapping, batch.logits_indices, kv,
+            )  # fmt: skip
+            return logits
+
+        return forward
+
+    def softmax(self, x: np.ndarray) -> np.ndarray:
+        out = np.empty_like(x)
+        self._operators.softmax(out, x)
+        return out
+
     def take_rows(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return x[rows]
 
     def to_numpy(self, x: np.ndarray) -> np.ndarray:
         return x
 
-
-def _prepare(name: str, weight: SourceWeight) -> Any:
-    if isinstance(weight, QuantizedTensor):
-        return _nanobind.PackedMatrix.from_blocks(np.ascontiguousarray(weight.data), weight.format)
-    if weight.ndim == 2 and not name.startswith("rope."):
-        return _nanobind.PackedMatrix.from_float32(np.ascontiguousarray(weight, np.float32))
-    return np.ascontiguousarray(weight, np.float32)
+    def _prepare(self, name: str, weight: SourceWeight) -> Any:
+        if isinstance(weight, QuantizedTensor):
+            return self._module.PackedMatrix.from_blocks(np.ascontiguousarray(weight.data), weight.format)
+        if isinstance(weight, Int8Tensor):
+            return self._module.PackedMatrix.from_int8(np.ascontiguousarray(weight.data), np.ascontiguousarray(weight.scales))
+        if weight.ndim == 2 and not name.startswith("rope."):
+            return self._module.PackedMatrix.from_float32(np.ascontiguousarray(weight, np.float32))
+        return np.ascontiguousarray(weight, np.float32)
 
 
 def runnable_isas() -> list[str]:
-    """Instruction sets of the native kernels that this machine runs, best first; none if they are not built."""
-    return _nanobind.variants() if _nanobind else []
+    """Instruction sets that this machine runs, best first; none if the kernels are not built. Raises BrokenArtefact."""
+    try:
+        return load(DOORS["nanobind"]).variants()
+    except BackendUnavailable:
+        return []

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from labcore.kernels.api import ForwardBatch, SourceWeight
-from labcore.quant.quantized_tensor import QuantizedTensor
+from labcore.kernels.integer_reference import SCALE_BYTES, expand_kv, quantize_kv
 
 
 class ReferenceBackend:
@@ -28,12 +28,12 @@ class ReferenceBackend:
         self.name = "reference" if self.exact else "numpy"
 
     def prepare(self, weights: Mapping[str, SourceWeight]) -> dict[str, np.ndarray]:
-        """Everything becomes a dense array of this dtype; blocks are expanded."""
-        return {
-            name: np.asarray(w.dequantize() if isinstance(w, QuantizedTensor) else w, self.dtype) for name, w in weights.items()
-        }
+        """Everything becomes a dense array of this dtype; quantized matrices are expanded."""
+        return {name: np.asarray(w if isinstance(w, np.ndarray) else w.dequantize(), self.dtype) for name, w in weights.items()}
 
-    def new_kv_cache(self, shape: tuple[int, int, int, int, int, int]) -> np.ndarray:
+    def new_kv_cache(self, shape: tuple[int, int, int, int, int, int], dtype: str = "float32") -> np.ndarray:
+        if dtype == "int8":
+            return np.zeros((*shape[:-1], shape[-1] + SCALE_BYTES), np.int8)
         return np.zeros(shape, self.dtype)
 
     def embedding(self, token_ids: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -69,6 +69,8 @@ class ReferenceBackend:
         block_size = kv.shape[3]
         _check_ids("slot", slot_mapping, kv.shape[1] * block_size)
         block, slot = np.divmod(slot_mapping, block_size)
+        if kv.dtype == np.int8:
+            k, v = quantize_kv(k), quantize_kv(v)
         kv[0, block, :, slot] = k
         kv[1, block, :, slot] = v
 
@@ -80,8 +82,9 @@ class ReferenceBackend:
             table = batch.block_tables[batch.block_table_start[s] : batch.block_table_start[s + 1]]
             positions = batch.positions[rows]
             _check_ids("position", positions, len(table) * kv.shape[3])
+            pages = expand_kv(kv[:, table]).astype(q.dtype) if kv.dtype == np.int8 else kv[:, table]
             # (2, blocks, kv_heads, slots, dim) -> (2, kv_heads, blocks x slots, dim)
-            keys, values = np.moveaxis(kv[:, table], 2, 1).reshape(2, kv.shape[2], -1, kv.shape[4])
+            keys, values = np.moveaxis(pages, 2, 1).reshape(2, kv.shape[2], -1, pages.shape[4])
             if self.exact:
                 for row, position in zip(range(rows.start, rows.stop), positions, strict=True):
                     out[row] = _attend(q[row : row + 1], keys, values, position[None], scale)
@@ -95,6 +98,10 @@ class ReferenceBackend:
         with np.errstate(over="ignore"):
             gate = np.maximum(gate, np.finfo(self.dtype).min)
             return gate / (1 + np.exp(-gate)) * up
+
+    def softmax(self, x: np.ndarray) -> np.ndarray:
+        weights = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
+        return weights / weights.sum(axis=-1, keepdims=True)
 
     def take_rows(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return x[rows]

@@ -45,19 +45,37 @@ def _native(threads: int | None) -> Backend:
     return NativeBackend(threads=threads)
 
 
-# Fastest first.
+def _torch(threads: int | None) -> Backend:
+    try:
+        from labcore.kernels.torch_backend import TorchBackend
+    except ImportError as error:
+        raise BackendUnavailable(f"not installed ({error}); `pip install torch`") from None
+    return TorchBackend()
+
+
+def _triton(threads: int | None) -> Backend:
+    try:
+        from labcore.kernels.triton_kernels.backend import TritonBackend
+    except ImportError as error:
+        raise BackendUnavailable(f"not installed ({error}); `pip install torch triton`") from None
+    return TritonBackend()
+
+
+# Fastest first; what needs a GPU stands last.
 _FACTORIES: dict[str, tuple[Callable[[int | None], Backend], str]] = {
     "native": (_native, "C++, float32, batch-invariant"),
+    "torch": (_torch, "torch's own operators on the CPU, float32; equal within tolerance"),
     "numpy": (_numpy, "float32 through BLAS; equal within tolerance"),
     "reference": (_reference, "float64, row by row: the oracle, slow"),
+    "triton": (_triton, "bfloat16 on a CUDA device; equal within tolerance"),
 }
 
 
 def get_backend(name: str | None = None, *, threads: int | None = None) -> Backend:
     """The backend of that name; without a name, the fastest that this machine runs.
 
-    threads: of the native backend; None = all cores. Raises BackendUnavailable with the reason, or InvalidConfig (threads,
-    LABCORE_ISA).
+    threads: of the native backend; None = all cores. Raises BackendUnavailable with the reason, BrokenArtefact (kernels
+    that are there and do not load: no slower backend quietly steps in), or InvalidConfig (threads, LABCORE_ISA).
     """
     if name is None:
         try:

@@ -50,7 +50,7 @@ def record_operators(model: LlamaModel, token_ids: Sequence[int], position: int 
     recorder = _Recorder(model)
     tapped = copy.copy(model)
     tapped.backend = recorder
-    tapped.forward(batch, model.new_kv_cache(CacheConfig(block_size=end, num_blocks=1)))
+    tapped.forward_by_operators(batch, model.new_kv_cache(CacheConfig(block_size=end, num_blocks=1)))
     return tuple(recorder.records)
 
 
@@ -61,8 +61,8 @@ class _Recorder:
         self._inner = model.backend
         self.records: list[OperatorRecord] = []
         self._layer: int | None = None  # of the last weight: operators without one belong to the same layer
-        self._roles: dict[int, tuple[str, int | None]] = {id(model._final_norm): ("add + final norm", None)}
-        for i, layer in enumerate(model._layers):
+        self._roles: dict[int, tuple[str, int | None]] = {id(model.weights.final_norm): ("add + final norm", None)}
+        for i, layer in enumerate(model.weights.layers):
             weights = {"add + input norm" if i else "input norm": layer.input_norm, "add + norm": layer.post_norm}
             weights |= {"q norm": layer.q_norm, "k norm": layer.k_norm}
             weights |= {name: getattr(layer, name)[0] for name in AXES if name != "head"}

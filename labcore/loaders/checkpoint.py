@@ -1,8 +1,9 @@
 """What a loader hands to a model: configuration, tensors, tokenizer, checked against each other.
 
 Tensors carry the Hugging Face names of a Llama decoder, whatever the file calls them, and its row order: rotary
-embedding in the halves convention. A dense tensor is float32; a matrix in a block format stays in it, on the mapped
-file. A loader makes each when it is asked for. `lm_head.weight` is optional: without it the embedding is the head too (tied).
+embedding in the halves convention. A dense tensor is float32; a matrix in a block format, or in int8, stays in it, on the
+mapped file. A loader makes each when it is asked for. `lm_head.weight` is optional: without it the embedding is the head
+too (tied).
 
     >>> from labcore.loaders.load import load_checkpoint
     >>> checkpoint = load_checkpoint("lab")
@@ -21,9 +22,10 @@ import numpy as np
 from labcore.core.config import ModelConfig
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders.tokenizer import Tokenizer
+from labcore.quant.int8 import Int8Tensor
 from labcore.quant.quantized_tensor import QuantizedTensor
 
-Tensor = np.ndarray | QuantizedTensor
+Tensor = np.ndarray | QuantizedTensor | Int8Tensor
 
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 

@@ -17,7 +17,6 @@ import numpy as np
 from labcore.core.config import LinearRope, Llama3Rope, ModelConfig
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders.checkpoint import Checkpoint
-from labcore.loaders.dense import STORED, encode
 from labcore.loaders.llama_gguf import (
     HEAD_DIM_KEYS,
     HIGH_FREQ_FACTOR,
@@ -31,13 +30,21 @@ from labcore.loaders.llama_gguf import (
 )
 from labcore.loaders.safetensors_writer import family
 from labcore.loaders.tokenizer_json import gguf_vocabulary
-from labcore.loaders.writing import float32, num_bytes, stored_types, whole
+from labcore.loaders.writing import num_bytes, stored, stored_types, whole
+from labcore.quant.gguf_blocks import FORMATS
 
-FILE_TYPES = {"F32": gguf.LlamaFileType.ALL_F32, "F16": gguf.LlamaFileType.MOSTLY_F16, "BF16": gguf.LlamaFileType.MOSTLY_BF16}
+FILE_TYPES = {
+    "F32": gguf.LlamaFileType.ALL_F32,
+    "F16": gguf.LlamaFileType.MOSTLY_F16,
+    "BF16": gguf.LlamaFileType.MOSTLY_BF16,
+    "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
+    "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+    "Q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
+}
 
 
 def write_gguf(checkpoint: Checkpoint, path: str | os.PathLike[str], dtype: str = "F32") -> None:
-    """Write one file, whole or not at all. dtype: F32, F16 or BF16.
+    """Write one file, whole or not at all. dtype: F32, F16 or BF16, or a block format (see `writing`).
 
     InvalidCheckpoint: the file is there already, or a GGUF cannot say this model or this tokenizer.
     """
@@ -48,6 +55,8 @@ def write_gguf(checkpoint: Checkpoint, path: str | os.PathLike[str], dtype: str 
     with whole(Path(path)) as part, closing(gguf.GGUFWriter(part, architecture)) as writer:
         writer.add_name(config.name)
         writer.add_file_type(FILE_TYPES[dtype])
+        if dtype in FORMATS:
+            writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         _add_config(writer, architecture, config)
         _add_tokenizer(writer, checkpoint)
         for name, kind in types.items():
@@ -58,16 +67,15 @@ def write_gguf(checkpoint: Checkpoint, path: str | os.PathLike[str], dtype: str 
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for name, kind in types.items():  # one at a time: a model is larger than its largest matrix
-            tensor, heads = checkpoint.tensors[name], permuted.get(name.split(".")[-2])
-            if heads is not None:
-                tensor = rows_in_pairs(tensor, heads)
-            writer.write_tensor_data(encode(float32(tensor), kind, name))
+            data, heads = stored(checkpoint.tensors[name], kind, name), permuted.get(name.split(".")[-2])
+            writer.write_tensor_data(data if heads is None else rows_in_pairs(data, heads))
         if divisors is not None:
             writer.write_tensor_data(divisors)
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, shape: tuple[int, ...], kind: str) -> None:
-    writer.add_tensor_info(name, shape, STORED[kind], num_bytes(shape, kind), gguf.GGMLQuantizationType[kind])
+    # the numpy dtype is not looked at beside a ggml type, unless it is uint8: the shape would be taken as bytes
+    writer.add_tensor_info(name, shape, np.dtype(np.float32), num_bytes(shape, kind), gguf.GGMLQuantizationType[kind])
 
 
 def _add_config(writer: gguf.GGUFWriter, architecture: str, c: ModelConfig) -> None:

@@ -29,6 +29,7 @@ from labcore.loaders.fields import Fields
 from labcore.loaders.gguf import GGUFFile, read_gguf
 from labcore.quant.quantized_tensor import QuantizedTensor
 
+FileTensor = np.ndarray | QuantizedTensor  # what a GGUF file may hold
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_DIVISORS = "rope_freqs.weight"
 LOW_FREQ_FACTOR, HIGH_FREQ_FACTOR = 1.0, 4.0  # of Llama 3; a GGUF does not say them
@@ -100,22 +101,22 @@ def permuted_heads(architecture: str, config: ModelConfig) -> dict[str, int]:
     return {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if architecture == "llama" else {}
 
 
-def rows_in_halves(tensor: Tensor, num_heads: int) -> Tensor:
+def rows_in_halves(tensor: FileTensor, num_heads: int) -> FileTensor:
     """Undo ggml's row order: within each head, rows (pair, 2) become rows (2, pair). `tensor` is a matrix or a bias."""
-    return _reordered(tensor, (num_heads, -1, 2))
-
-
-def rows_in_pairs(tensor: Tensor, num_heads: int) -> Tensor:
-    """ggml's row order: within each head, rows (2, pair) become rows (pair, 2)."""
-    return _reordered(tensor, (num_heads, 2, -1))
-
-
-def _reordered(tensor: Tensor, rows_as: tuple[int, int, int]) -> Tensor:
-    """The tensor whose rows, laid out as (heads, a, b), are read as (heads, b, a)."""
-    order = np.arange(tensor.shape[0]).reshape(rows_as).swapaxes(1, 2).ravel()
+    order = (num_heads, -1, 2)
     if isinstance(tensor, QuantizedTensor):
-        return QuantizedTensor(tensor.format, tensor.shape, tensor.data[order])
-    return tensor[order]
+        return QuantizedTensor(tensor.format, tensor.shape, _reordered(tensor.data, order))
+    return _reordered(tensor, order)
+
+
+def rows_in_pairs(rows: np.ndarray, num_heads: int) -> np.ndarray:
+    """ggml's row order: within each head, rows (2, pair) become rows (pair, 2). A row is of numbers, or of blocks as bytes."""
+    return _reordered(rows, (num_heads, 2, -1))
+
+
+def _reordered(rows: np.ndarray, rows_as: tuple[int, int, int]) -> np.ndarray:
+    """The rows, laid out as (heads, a, b), as they are read as (heads, b, a)."""
+    return rows[np.arange(len(rows)).reshape(rows_as).swapaxes(1, 2).ravel()]
 
 
 def read_config(file: GGUFFile, name: str) -> ModelConfig:

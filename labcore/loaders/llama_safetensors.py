@@ -4,9 +4,9 @@ What a key means when it is absent, and which projections have biases, is the ru
 `model_type` names. Both spellings of the rotary embedding are read: `rope_theta` beside `rope_scaling`, and
 `rope_parameters`, which holds both (transformers 5).
 
-Limits: llama, mistral, qwen2 and qwen3, each attending to the whole context, in float32, float16 or bfloat16; rotary
-embedding over the whole head, plain, linear or Llama 3's. The rest is refused by name, because leaving it out would give
-a model that is only slightly wrong.
+Limits: llama, mistral, qwen2 and qwen3, each attending to the whole context, in float32, float16 or bfloat16, or in
+the int8 that `safetensors_writer` writes; rotary embedding over the whole head, plain, linear or Llama 3's. The rest is
+refused by name, because leaving it out would give a model that is only slightly wrong.
 Source: the configuration and modeling files of `transformers`.
 
     >>> checkpoint = load_llama_folder("SmolLM2-135M-Instruct")
@@ -24,10 +24,11 @@ from pathlib import Path
 
 from labcore.core.config import ATTENTION, MLP, QKV, LinearRope, Llama3Rope, ModelConfig, PlainRope, RopeScaling
 from labcore.core.errors import InvalidCheckpoint, InvalidConfig
-from labcore.loaders.checkpoint import EMBEDDING, HEAD, Checkpoint, LazyTensors, readable, validate
+from labcore.loaders.checkpoint import EMBEDDING, HEAD, Checkpoint, LazyTensors, Tensor, readable, validate
 from labcore.loaders.fields import Fields, read_json
 from labcore.loaders.safetensors_file import StoredTensor, read_safetensors
 from labcore.loaders.tokenizer_json import read_tokenizer_json
+from labcore.quant.int8 import INT8_METHOD, INT8_PREFIX, SCALES, Int8Tensor
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # older versions stored these frequencies
@@ -72,8 +73,14 @@ def load_llama_folder(folder: str | os.PathLike[str], name: str | None = None) -
     fields = Fields(f"{folder / 'config.json'}:", read_json(folder / "config.json"))
     config = read_config(fields, name or readable(folder.absolute().name))
     tensors = {key: tensor for key, tensor in read_safetensors(weights_path(folder)).items() if not COMPUTED.fullmatch(key)}
-    _settle_head(fields, tensors)
-    lazy = LazyTensors({key: tensor.shape for key, tensor in tensors.items()}, lambda key: tensors[key].load())
+    scales = _take_scales(fields, tensors)
+    _settle_head(fields, tensors, scales)
+
+    def make(key: str) -> Tensor:
+        data = tensors[key].load()
+        return Int8Tensor(data.shape, data, scales[key].load()) if key in scales else data
+
+    lazy = LazyTensors({key: tensor.shape for key, tensor in tensors.items()}, make)
     return validate(Checkpoint(config, lazy, read_tokenizer_json(folder, config.vocab_size)), str(folder))
 
 
@@ -87,11 +94,28 @@ def weights_path(folder: Path) -> Path:
     return found[0]
 
 
-def _settle_head(fields: Fields, tensors: dict[str, StoredTensor]) -> None:
+def _take_scales(fields: Fields, tensors: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Take the scales out of the tensors; by the name of the int8 matrix that each belongs to, which it must fit."""
+    names = [name for name in tensors if name.endswith(SCALES)] if fields.get("quantization_config") else []
+    scales = {name.removesuffix(SCALES): tensors.pop(name) for name in names}
+    for name in sorted({name for name, tensor in tensors.items() if tensor.dtype == "I8"} ^ scales.keys()):
+        what = f"has scales, but no int8 matrix {name!r:.80}" if name in scales else f"int8 tensor {name!r:.80} has no scales"
+        raise InvalidCheckpoint(f"{fields.source} {what}; expected a quantization_config, and NAME in I8 beside NAME{SCALES}")
+    for name, scale in scales.items():
+        shape = tensors[name].shape
+        if len(shape) != 2 or (scale.dtype, scale.shape) != ("F32", shape[:1]):
+            raise InvalidCheckpoint(
+                f"{fields.source} int8 tensor {name!r:.80} of shape {shape!s:.60} has scales {scale.dtype} {scale.shape!s:.60}; "
+                "expected a matrix, and one F32 for each of its rows"
+            )
+    return scales
+
+
+def _settle_head(fields: Fields, tensors: dict[str, StoredTensor], scales: dict[str, StoredTensor]) -> None:
     """Hold `tie_word_embeddings` against the file. A head that repeats the embedding, as it should when tied, is dropped."""
     tied, head, embedding = fields.flag("tie_word_embeddings", False), tensors.get(HEAD), tensors.get(EMBEDDING)
     if tied and head and embedding:
-        if not head.same_bits(embedding):
+        if not head.same_bits(embedding) or (HEAD in scales and not scales[HEAD].same_bits(scales[EMBEDDING])):
             fields.fail("tie_word_embeddings", f"but tensor {HEAD} differs from {EMBEDDING}")
         del tensors[HEAD]
     if not tied and head is None:
@@ -101,14 +125,16 @@ def _settle_head(fields: Fields, tensors: dict[str, StoredTensor]) -> None:
 def read_config(fields: Fields, name: str) -> ModelConfig:
     """The decoder's shape from the keys of a config.json."""
     kind = fields.text("model_type")
+    if fields.get("quantization_config"):
+        kind = kind.removeprefix(INT8_PREFIX)
     if kind not in FAMILIES:
         fields.fail("model_type", f"supported: {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     fields.only("architectures", [family.architecture])
     fields.only("hidden_act", "silu")
-    for key in ("quantization_config", "compression_config"):
-        if fields.get(key) is not None:
-            fields.fail(key, "supported: weights that are not quantized")
+    for key, known in (("quantization_config", [INT8_METHOD]), ("compression_config", [])):
+        if fields.get(key) not in (None, *known):
+            fields.fail(key, f"supported: weights that are not quantized, or quantized by {INT8_METHOD['quant_method']}")
     hidden, heads, most = (fields.integer(key) for key in ("hidden_size", "num_attention_heads", "max_position_embeddings"))
     _check_window(fields, family, most)
     # null is as many as heads in every class, an absent key what the class says

@@ -8,7 +8,8 @@ library checks a header: lengths, offsets, sizes. Here it is read once more for 
 copies what it hands out and numpy has no bfloat16.
 
 All is checked before the first tensor is handed out: a shard has exactly the tensors that the index promises of it,
-and only such types as convert to float32 without loss. The files must stay as they are while they are mapped.
+and only such types as convert to float32 without loss, or int8, whose scales the caller knows. The files must stay as they
+are while they are mapped.
 Source: the format's description in the `safetensors` repository.
 
     >>> tensors = read_safetensors(Path("model.safetensors"))
@@ -33,6 +34,7 @@ from labcore.loaders.fields import MAX_JSON_BYTES, json_object, read_json
 
 SHARD_NAME = re.compile(r"[^/\\:\x00-\x1f]+\.safetensors")  # a file beside the index, on any system
 COMPARED_BYTES = 1 << 24  # at a time
+TYPES = STORED | {"I8": np.dtype(np.int8)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,9 @@ class StoredTensor:
     raw: mmap.mmap
 
     def load(self) -> np.ndarray:
-        """The tensor in float32: F32 as a read-only view, F16 and BF16 converted, exactly."""
-        return decode(np.ndarray(self.shape, STORED[self.dtype], self.raw, self.start), self.dtype)
+        """The tensor in float32: F32 as a read-only view, F16 and BF16 converted, exactly. I8 is a view, and stays int8."""
+        stored = np.ndarray(self.shape, TYPES[self.dtype], self.raw, self.start)
+        return stored if self.dtype == "I8" else decode(stored, self.dtype)
 
     def same_bits(self, other: StoredTensor) -> bool:
         """Whether type, shape and every bit are equal."""
@@ -82,8 +85,8 @@ def _read_file(path: Path) -> dict[str, StoredTensor]:
     header.pop("__metadata__", None)
     tensors = {}
     for name, entry in header.items():
-        if entry["dtype"] not in STORED:
-            raise InvalidCheckpoint(f"{path}: tensor {name!r:.80} has type {entry['dtype']}; supported: {', '.join(STORED)}")
+        if entry["dtype"] not in TYPES:
+            raise InvalidCheckpoint(f"{path}: tensor {name!r:.80} has type {entry['dtype']}; supported: {', '.join(TYPES)}")
         begin, end = entry["data_offsets"]
         tensors[name] = StoredTensor(entry["dtype"], tuple(entry["shape"]), data + begin, end - begin, raw)
     return tensors

@@ -16,22 +16,25 @@ from typing import Any
 from labcore.core.config import ATTENTION, MLP, QKV, LinearRope, Llama3Rope, ModelConfig
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders.checkpoint import Checkpoint
-from labcore.loaders.dense import encode
+from labcore.loaders.dense import STORED
 from labcore.loaders.fields import write_json
 from labcore.loaders.tokenizer import end_token_ids
 from labcore.loaders.tokenizer_json import write_tokenizer_json
-from labcore.loaders.writing import float32, num_bytes, stored_types, whole
+from labcore.loaders.writing import num_bytes, stored, stored_int8, stored_types, whole
+from labcore.quant.int8 import INT8_METHOD, INT8_PREFIX, SCALES
 
 ALIGNMENT = 8  # the data begin at a multiple, so that float32 can be mapped
-DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "float32"}  # of what is not quantized
 
 
 def write_safetensors(
     checkpoint: Checkpoint, folder: str | os.PathLike[str], dtype: str = "F32", *, max_shard_bytes: int = 5_000_000_000
 ) -> None:
-    """Write a folder that `transformers` and `load_checkpoint` read; whole, or not at all.
+    """Write a folder that `load_checkpoint` reads, and if it is not I8 `transformers` too; whole, or not at all.
 
-    dtype: F32, F16 or BF16. max_shard_bytes: a file ends before the tensor that would exceed it.
+    dtype: F32, F16 or BF16; or I8: each matrix NAME is int8, beside it `NAME.scales` in float32, one for each of its rows, and
+    the config.json names the method. It is a form of our own: the model_type says so too, that others refuse it.
+    max_shard_bytes: a file ends before the tensor that would exceed it.
     InvalidCheckpoint: the folder is there already, or the model cannot be said in a config.json.
     """
     config = hf_config(checkpoint, dtype)
@@ -66,6 +69,8 @@ def hf_config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
         "bos_token_id": checkpoint.tokenizer.bos_token_id,
         "eos_token_id": end_token_ids(checkpoint.tokenizer) or None,
     }
+    if dtype == "I8":  # a method that transformers does not know it skips, and takes integers for weights; not so a model_type
+        config |= {"model_type": INT8_PREFIX + kind.lower(), "quantization_config": INT8_METHOD}
     return config | flags
 
 
@@ -97,11 +102,12 @@ def _rope_scaling(c: ModelConfig) -> dict[str, Any] | None:
 
 
 def _write_tensors(checkpoint: Checkpoint, folder: Path, dtype: str, max_shard_bytes: int) -> None:
-    types, shapes = stored_types(checkpoint, dtype), checkpoint.shapes
+    types = stored_types(checkpoint, dtype)
+    sizes = {name: sum(_size(entry) for entry in _entries(checkpoint, name, kind).values()) for name, kind in types.items()}
     shards: list[dict[str, str]] = [{}]
     for name, kind in types.items():
-        held = sum(num_bytes(shapes[other], types[other]) for other in shards[-1])
-        if held and held + num_bytes(shapes[name], kind) > max_shard_bytes:
+        held = sum(sizes[other] for other in shards[-1])
+        if held and held + sizes[name] > max_shard_bytes:
             shards.append({})
         shards[-1][name] = kind
     if len(shards) == 1:
@@ -110,23 +116,41 @@ def _write_tensors(checkpoint: Checkpoint, folder: Path, dtype: str, max_shard_b
     weight_map: dict[str, str] = {}
     for i, part in enumerate(shards, start=1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
-        _write_file(folder / file, checkpoint, part)
-        weight_map |= dict.fromkeys(part, file)
-    total = sum(num_bytes(shapes[name], kind) for name, kind in types.items())
-    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+        weight_map |= dict.fromkeys(_write_file(folder / file, checkpoint, part), file)
+    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+    write_json(folder / "model.safetensors.index.json", index)
 
 
-def _write_file(path: Path, checkpoint: Checkpoint, types: dict[str, str]) -> None:
+Entry = tuple[str, tuple[int, ...]]  # type and shape of an array in a file
+
+
+def _entries(checkpoint: Checkpoint, name: str, kind: str) -> dict[str, Entry]:
+    """The arrays that a tensor is in the file: itself, and its scales if it is int8."""
+    shape = checkpoint.shapes[name]
+    return {name: (kind, shape)} | ({name + SCALES: ("F32", shape[:1])} if kind == "I8" else {})
+
+
+def _size(entry: Entry) -> int:
+    kind, shape = entry
+    return num_bytes(shape, kind)
+
+
+def _write_file(path: Path, checkpoint: Checkpoint, types: dict[str, str]) -> list[str]:
+    """Write these tensors; returns the names of the arrays they are in the file."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, kind in types.items():
-        shape = checkpoint.shapes[name]
-        end = at + num_bytes(shape, kind)
-        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}
-        at = end
+        for array, entry in _entries(checkpoint, name, kind).items():
+            header[array] = {"dtype": entry[0], "shape": list(entry[1]), "data_offsets": [at, at := at + _size(entry)]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, kind in types.items():  # one at a time: a model is larger than its largest matrix
-            file.write(encode(float32(checkpoint.tensors[name]), kind, name).data)
+            if kind == "I8":
+                int8 = stored_int8(checkpoint.tensors[name], name)
+                file.write(int8.data.data)
+                file.write(int8.scales.astype(STORED["F32"], copy=False).data)
+            else:
+                file.write(stored(checkpoint.tensors[name], kind, name).data)
+    return [array for array in header if array != "__metadata__"]

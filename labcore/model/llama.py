@@ -12,53 +12,32 @@ Source: Touvron et al. 2023 (LLaMA); weights are named as in Hugging Face's `Lla
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 
 from labcore.core.config import CacheConfig, ModelConfig
-from labcore.kernels.api import Array, Backend, ForwardBatch, Weight
+from labcore.kernels.api import Array, Backend, DecoderForward, DecoderWeights, ForwardBatch, LayerWeights, Projection, Weight
 from labcore.loaders.tokenizer import Tokenizer
 
-Projection = tuple[Weight, Weight | None]  # a matrix (outputs, inputs), and the bias (outputs,) of the models that have one
+def layer_weights(weights: Mapping[str, Weight], layer: int) -> LayerWeights:
+    """Layer `layer` of weights that are named as in Hugging Face."""
+    prefix = f"model.layers.{layer}."
 
+    def projection(name: str) -> Projection:
+        return weights[f"{prefix}{name}.weight"], weights.get(f"{prefix}{name}.bias")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
-    """One layer, as the backend prepared it."""
-
-    input_norm: Weight  # (hidden,)
-    q: Projection  # (heads x head_dim, hidden)
-    k: Projection  # (kv_heads x head_dim, hidden)
-    v: Projection  # (kv_heads x head_dim, hidden)
-    q_norm: Weight | None  # (head_dim,), of the models that have one
-    k_norm: Weight | None  # (head_dim,)
-    o: Projection  # (hidden, heads x head_dim)
-    post_norm: Weight  # (hidden,)
-    gate: Projection  # (intermediate, hidden)
-    up: Projection  # (intermediate, hidden)
-    down: Projection  # (hidden, intermediate)
-
-    @classmethod
-    def of(cls, weights: Mapping[str, Weight], layer: int) -> LayerWeights:
-        prefix = f"model.layers.{layer}."
-
-        def projection(name: str) -> Projection:
-            return weights[f"{prefix}{name}.weight"], weights.get(f"{prefix}{name}.bias")
-
-        return cls(
-            input_norm=weights[f"{prefix}input_layernorm.weight"],
-            q=projection("self_attn.q_proj"),
-            k=projection("self_attn.k_proj"),
-            v=projection("self_attn.v_proj"),
-            q_norm=weights.get(f"{prefix}self_attn.q_norm.weight"),
-            k_norm=weights.get(f"{prefix}self_attn.k_norm.weight"),
-            o=projection("self_attn.o_proj"),
-            post_norm=weights[f"{prefix}post_attention_layernorm.weight"],
-            gate=projection("mlp.gate_proj"),
-            up=projection("mlp.up_proj"),
-            down=projection("mlp.down_proj"),
-        )
+    return LayerWeights(
+        input_norm=weights[f"{prefix}input_layernorm.weight"],
+        post_norm=weights[f"{prefix}post_attention_layernorm.weight"],
+        q_norm=weights.get(f"{prefix}self_attn.q_norm.weight"),
+        k_norm=weights.get(f"{prefix}self_attn.k_norm.weight"),
+        q=projection("self_attn.q_proj"),
+        k=projection("self_attn.k_proj"),
+        v=projection("self_attn.v_proj"),
+        o=projection("self_attn.o_proj"),
+        gate=projection("mlp.gate_proj"),
+        up=projection("mlp.up_proj"),
+        down=projection("mlp.down_proj"),
+    )
 
 
 class LlamaModel:
@@ -69,31 +48,46 @@ class LlamaModel:
         self.config = config
         self.backend = backend
         self.tokenizer = tokenizer
-        self._embedding = weights["model.embed_tokens.weight"]
-        self._layers = [LayerWeights.of(weights, i) for i in range(config.num_layers)]
-        self._final_norm = weights["model.norm.weight"]
-        self._head = weights.get("lm_head.weight", self._embedding)  # absent: tied to the embedding
-        self._cos, self._sin = weights["rope.cos"], weights["rope.sin"]
+        embedding = weights["model.embed_tokens.weight"]
+        self.weights = DecoderWeights(
+            embedding=embedding,
+            layers=tuple(layer_weights(weights, i) for i in range(config.num_layers)),
+            final_norm=weights["model.norm.weight"],
+            head=weights.get("lm_head.weight", embedding),  # absent: tied to the embedding
+            cos=weights["rope.cos"],
+            sin=weights["rope.sin"],
+        )
+        make = getattr(backend, "decoder_forward", None)
+        whole: DecoderForward | None = make(config, self.weights) if make else None
+        self._forward = whole or self.forward_by_operators
 
     def new_kv_cache(self, cache: CacheConfig) -> Array:
-        """A pool for this model: (layer, k|v, block, kv_head, slot, head_dim)."""
+        """A pool for this model: (layer, k|v, block, kv_head, slot, head_dim); in int8 as `Backend.new_kv_cache` says."""
         c = self.config
-        return self.backend.new_kv_cache((c.num_layers, 2, cache.num_blocks, c.num_kv_heads, cache.block_size, c.head_dim))
+        shape = (c.num_layers, 2, cache.num_blocks, c.num_kv_heads, cache.block_size, c.head_dim)
+        return self.backend.new_kv_cache(shape, cache.kv_dtype)
 
     def forward(self, batch: ForwardBatch, kv: Array) -> np.ndarray:
-        """Compute every token of the batch, write its K and V into the pool, return logits (num_logits, vocab_size)."""
-        ops, eps = self.backend, self.config.rms_norm_eps
-        residual = ops.embedding(batch.token_ids, self._embedding)  # (num_tokens, hidden)
-        x = ops.rms_norm(residual, self._layers[0].input_norm, eps)
-        for i, layer in enumerate(self._layers):
+        """Compute every token of the batch, write its K and V into the pool, return logits (num_logits, vocab_size).
+
+        In one call of the backend where it offers that; else operator by operator, with the same result.
+        """
+        return self._forward(batch, kv)
+
+    def forward_by_operators(self, batch: ForwardBatch, kv: Array) -> np.ndarray:
+        """The decoder as it reads: what `forward` must equal."""
+        ops, w, eps = self.backend, self.weights, self.config.rms_norm_eps
+        residual = ops.embedding(batch.token_ids, w.embedding)  # (num_tokens, hidden)
+        x = ops.rms_norm(residual, w.layers[0].input_norm, eps)
+        for i, layer in enumerate(w.layers):
             if i:
                 x, residual = ops.add_rms_norm(x, residual, layer.input_norm, eps)
             x = self._attention(layer, x, kv[i], batch)
             x, residual = ops.add_rms_norm(x, residual, layer.post_norm, eps)
             x = ops.linear(ops.silu_and_mul(ops.linear(x, *layer.gate), ops.linear(x, *layer.up)), *layer.down)
         x, residual = ops.take_rows(x, batch.logits_indices), ops.take_rows(residual, batch.logits_indices)
-        x, _ = ops.add_rms_norm(x, residual, self._final_norm, eps)
-        return ops.to_numpy(ops.linear(x, self._head))
+        x, _ = ops.add_rms_norm(x, residual, w.final_norm, eps)
+        return ops.to_numpy(ops.linear(x, w.head))
 
     def _attention(self, layer: LayerWeights, x: Array, kv: Array, batch: ForwardBatch) -> Array:
         """x (num_tokens, hidden) -> (num_tokens, hidden); writes this layer's K and V first, then reads them back by blocks."""
@@ -104,8 +98,8 @@ class LlamaModel:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = ops.rms_norm(q, layer.q_norm, c.rms_norm_eps), ops.rms_norm(k, layer.k_norm, c.rms_norm_eps)
         q, k = q.reshape(-1, c.num_heads, c.head_dim), k.reshape(-1, c.num_kv_heads, c.head_dim)
-        q = ops.rope(q, batch.positions, self._cos, self._sin)
-        k = ops.rope(k, batch.positions, self._cos, self._sin)
+        q = ops.rope(q, batch.positions, self.weights.cos, self.weights.sin)
+        k = ops.rope(k, batch.positions, self.weights.cos, self.weights.sin)
         ops.store_kv(k, v, kv, batch.slot_mapping)
         out = ops.paged_attention(q, kv, batch, c.head_dim**-0.5)
         return ops.linear(out.reshape(-1, c.q_size), *layer.o)

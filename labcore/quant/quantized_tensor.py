@@ -1,7 +1,7 @@
 """A matrix in a block format, as it lies in the file.
 
-    >>> QuantizedTensor("Q8_0", (4, 64), data).nbytes   # 4 rows x 2 blocks x 34 bytes
-    272
+>>> QuantizedTensor("Q8_0", (4, 64), data).nbytes   # 4 rows x 2 blocks x 34 bytes
+272
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ def test_model_config_names_the_bad_field(field: str, value: object) -> None:
         dataclasses.replace(ModelConfig.lab(), **{field: value})
 
 
-@pytest.mark.parametrize("fields", [{"block_size": 0}, {"num_blocks": -4}, {"num_blocks": "8"}, {"num_blocks": 10**9}])
+@pytest.mark.parametrize(
+    "fields", [{"block_size": 0}, {"num_blocks": -4}, {"num_blocks": "8"}, {"num_blocks": 10**9}, {"kv_dtype": "int4"}]
+)
 def test_cache_config_names_the_bad_field(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(fields))):
         CacheConfig(**fields)  # type: ignore[arg-type]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from support import BACKENDS, ids, paged_batch
+from support import BACKENDS, FIRST_RUNGS, ids, paged_batch
 
 from labcore.kernels.api import Backend
 from labcore.kernels.reference import ReferenceBackend
@@ -35,13 +34,16 @@ def both(
     return getattr(backend, operator)(*mine), getattr(ORACLE, operator)(*theirs)
 
 
-@pytest.fixture(params=BACKENDS)
+EVERY = BACKENDS | FIRST_RUNGS
+
+
+@pytest.fixture(params=EVERY)
 def backend(request: pytest.FixtureRequest) -> Backend:
-    return BACKENDS[request.param]()
+    return EVERY[request.param]()
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("operator", ["rms_norm", "add_rms_norm", "silu_and_mul", "linear", "embedding", "rope"])
+@pytest.mark.parametrize("operator", ["rms_norm", "add_rms_norm", "silu_and_mul", "softmax", "linear", "embedding", "rope"])
 def test_operator_matches_the_oracle(backend: Backend, operator: str, shape: tuple[int, int]) -> None:
     rows, dim = shape
     rng = np.random.default_rng(rows * 7919 + dim)
@@ -56,6 +58,8 @@ def test_operator_matches_the_oracle(backend: Backend, operator: str, shape: tup
         assert np.array_equal(total, x + y)
     elif operator == "silu_and_mul":
         got, want = both(backend, operator, x * 10, y)
+    elif operator == "softmax":
+        got, want = both(backend, operator, x * 10)
     elif operator == "linear":
         outputs = 1 + dim // 2
         got, want = both(backend, operator, x[:70], weights={"w": normal(rng, outputs, dim)})
@@ -73,8 +77,11 @@ def test_operator_matches_the_oracle(backend: Backend, operator: str, shape: tup
 
 
 @pytest.mark.parametrize("format", ["Q8_0", "Q4_0", "Q4_1"])
-def test_a_packed_matrix_gives_its_expansion(backend: Backend, format: str) -> None:
-    """Products and rows of a packed matrix: equal to those of its float32 expansion, bit for bit on native."""
+def test_a_packed_matrix_stands_for_its_expansion(backend: Backend, format: str) -> None:
+    """Rows looked up are the expansion, bit for bit; products are its products, within what int8 activations cost.
+
+    What they are to the bit on the native backend is in test_packed_products.py.
+    """
     import gguf
 
     rng = np.random.default_rng(5)
@@ -82,7 +89,8 @@ def test_a_packed_matrix_gives_its_expansion(backend: Backend, format: str) -> N
     packed = QuantizedTensor(format, (37, 96), gguf.quants.quantize(dense, gguf.GGMLQuantizationType[format]))
     weights = backend.prepare({"packed": packed, "expanded": packed.dequantize()})
     x = normal(rng, 70, 96)
-    assert np.array_equal(backend.linear(x, weights["packed"]), backend.linear(x, weights["expanded"]))
+    got, want = (backend.to_numpy(backend.linear(x, weights[name])) for name in ("packed", "expanded"))
+    assert np.array_equal(got, want) or (backend.name == "native" and relative_error(got, want) < 0.01)
     rows = ids([36, 0, 5])
     assert np.array_equal(backend.embedding(rows, weights["packed"]), packed.dequantize()[rows])
 
@@ -119,6 +127,8 @@ def test_store_kv_writes_each_token_into_its_slot(backend: Backend) -> None:
 
 def test_the_oracle_agrees_with_torch() -> None:
     """What the others are tested against is tested against code that is not ours."""
+    import torch  # here: the sanitizers' run has none
+
     rng = np.random.default_rng(0)
     x, y, w = (torch.from_numpy(rng.standard_normal((5, 24))) for _ in range(3))
     assert np.allclose(

@@ -15,16 +15,15 @@ from labcore.kernels.registry import backend_statuses, get_backend
 
 
 def test_an_unknown_backend_names_the_known_ones() -> None:
-    with pytest.raises(BackendUnavailable, match="unknown backend 'cuda'; known: native, numpy, reference"):
+    with pytest.raises(BackendUnavailable, match="unknown backend 'cuda'; known: native, torch, numpy, reference, triton"):
         get_backend("cuda")
 
 
 def test_without_kernels_the_reason_is_told_and_numpy_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_nanobind", None)
-    monkeypatch.setattr(native, "_WHY_NOT", "the C++ kernels are not built")
+    monkeypatch.setitem(sys.modules, "labcore.kernels._nanobind", None)
     status = {s.name: s for s in backend_statuses()}
     assert not status["native"].available
-    assert status["native"].reason == "the C++ kernels are not built"
+    assert "the C++ kernels are not built" in status["native"].reason
     assert get_backend().name == "numpy"
     assert native.runnable_isas() == []
 

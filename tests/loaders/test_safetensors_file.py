@@ -77,7 +77,7 @@ def test_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 FILES: dict[str, tuple[dict[str, Any] | bytes, bytes, int | None]] = {
     "tensor 'a' has type F64; supported: F32, F16, BF16": ({"a": entry("F64", [1], 0, 8)}, bytes(8), None),
-    "tensor 'a' has type I8": ({"a": entry("I8", [4], 0, 4)}, bytes(4), None),
+    "tensor 'a' has type I16": ({"a": entry("I16", [4], 0, 8)}, bytes(8), None),
     "tensor 'a' has type U8": ({"a": entry("U8", [4], 0, 4)}, bytes(4), None),
     "tensor 'a' has type F8_E4M3": ({"a": entry("F8_E4M3", [4], 0, 4)}, bytes(4), None),
     "tensor 'a' has type F4": ({"a": entry("F4", [4], 0, 2)}, bytes(2), None),

@@ -8,36 +8,75 @@ namespace labkernels {
 constexpr int64_t TILE = 64, SPLIT = 512;  // keys
 
 struct AttentionArgs {
-    float* out;                  // (tokens, heads, dim)
-    const float* q;              // (tokens, heads, dim)
-    const float* keys;           // (blocks, kv_heads, block_size, dim)
-    const float* values;         // the same
-    const int64_t* positions;    // (tokens,)
-    const int64_t* sequence_of;  // (tokens,)
-    const int64_t* tables;       // block ids of all sequences
-    const int64_t* table_start;  // (sequences + 1,)
+    float* out;                // (tokens, heads, dim)
+    const float* q;            // (tokens, heads, dim)
+    const void* keys;          // (blocks, kv_heads, block_size, dim) float32, or int8 with the 4 bytes of a scale behind each dim
+    const void* values;        // the same
+    const int64_t* positions;  // (tokens,)
     int64_t heads, kv_heads, dim, block_size;
+    bool int8_pool;
     float scale;
 
     int64_t group() const { return heads / kv_heads; }
-    // per query head of a group: running state of the split and of the whole, (max, sum, weighted values) each
-    int64_t scratch_floats() const { return 2 * group() * (dim + 2); }
+    int64_t state_floats(int64_t tokens) const { return tokens * group() * (dim + 2); }
+    int64_t scratch_floats() const { return dim * TILE * (int8_pool ? 3 : 1); }
+};
+
+struct AttentionItem {  // neighbouring queries of one sequence, and one kv head
+    int64_t token, tokens, kv_head;
+    const int64_t* table;  // block ids of the sequence
+};
+
+using RmsNorm = void (*)(float* out, const float* x, const float* weight, int64_t dim, float eps, int64_t begin, int64_t end, bool past_caches);
+using Softmax = void (*)(float* out, const float* x, int64_t dim, int64_t begin, int64_t end, bool past_caches, float* scratch);
+using Silu = void (*)(float* out, const float* gate, const float* up, int64_t begin, int64_t end, bool past_caches);
+// the left operand is x where the matrix is float32, q where it is not
+using Matmul = void (*)(float* out, const float* x, const Activations& q, const Matrix& w, const float* bias, int64_t row_begin,
+                        int64_t row_end, int64_t panel_begin, int64_t panel_end);
+
+template <class F>
+struct Version {
+    const char* name;
+    F run;
 };
 
 struct KernelTable {
     const char* isa;
-    void (*rms_norm)(float* out, const float* x, const float* weight, int64_t dim, float eps, int64_t begin, int64_t end);
+    RmsNorm rms_norm;
     void (*add_rms_norm)(float* out, float* total, const float* x, const float* residual, const float* weight, int64_t dim, float eps,
-                         int64_t begin, int64_t end);
-    void (*linear)(float* out, const float* x, const Matrix& w, const float* bias, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
-                   float* scratch);
+                         int64_t begin, int64_t end, bool past_caches);
+    Softmax softmax;
+    Silu silu_and_mul;
     void (*rope)(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t heads, int64_t dim,
                  int64_t begin, int64_t end);
-    void (*paged_attention)(const AttentionArgs& args, int64_t begin, int64_t end, float* scratch);
-    void (*silu_and_mul)(float* out, const float* gate, const float* up, int64_t begin, int64_t end);
-};
+    void (*quantize_rows)(const Activations& to, const float* x, int64_t columns, int64_t begin, int64_t end);
+    int32_t (*quantize_group)(int8_t* q, float* d, float* s, const float* x, int64_t n);
+    Matmul matmul;
+    void (*attend_split)(const AttentionArgs&, const AttentionItem&, int64_t split, float* states, float* scratch);
+    void (*merge_states)(const AttentionArgs&, float* total, float* part, int64_t rows);
+    void (*write_attention)(const AttentionArgs&, const AttentionItem&, float* states);
+    double (*read)(const float* x, int64_t begin, int64_t end);
+    void (*copy)(float* out, const float* x, int64_t begin, int64_t end, bool past_caches);
+    float (*multiply_adds)(int64_t count);
+    int32_t (*int8_dots)(int64_t count);
+    // the ladders: reference first, then by increasing skill; the last is the one used above
+    Version<RmsNorm> rms_norms[4];
+    Version<Softmax> softmaxes[3];
+    Version<Silu> silus[2];
+    Matmul matmul_reference;
+    void (*attention_reference)(const AttentionArgs&, const AttentionItem&, float* scratch);  // used where attend_split is null
 
-constexpr int64_t PANEL_GROUP = 4;  // panels of scratch that `linear` may ask for: PANEL_GROUP * columns * PANEL floats
+    // The first rung of every ladder in the place of the last: the operators as they are defined.
+    KernelTable reference() const {
+        KernelTable table = *this;
+        table.rms_norm = rms_norms[1].run;  // the unfused one keeps its squares where the result goes: it cannot run in place
+        table.softmax = softmaxes[0].run;
+        table.silu_and_mul = silus[0].run;
+        table.matmul = matmul_reference;
+        table.attend_split = nullptr;
+        return table;
+    }
+};
 
 const KernelTable& plain_kernels();
 #if defined(LAB_HAS_X86)

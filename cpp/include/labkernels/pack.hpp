@@ -2,10 +2,34 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
 
 #include "labkernels/matrix.hpp"
 
 namespace labkernels {
+
+// 64-byte aligned memory that only grows: a panel row is one cache line. What was in it is lost when it grows.
+class AlignedBytes {
+   public:
+    AlignedBytes() : size_(0) {}
+    explicit AlignedBytes(int64_t bytes) : size_(0) { at_least(bytes); }
+    uint8_t* get() const { return data_.get(); }
+    uint8_t* at_least(int64_t bytes) {
+        if (bytes > size_) {
+            data_.reset(static_cast<uint8_t*>(::operator new((size_t)bytes, std::align_val_t(64))));
+            size_ = bytes;
+        }
+        return data_.get();
+    }
+
+   private:
+    struct Free {
+        void operator()(uint8_t* p) const { ::operator delete(p, std::align_val_t(64)); }
+    };
+    std::unique_ptr<uint8_t, Free> data_;
+    int64_t size_;
+};
 
 inline float half_to_float(const uint8_t* p) {
     const uint32_t h = p[0] | p[1] << 8, sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
@@ -19,9 +43,9 @@ inline float half_to_float(const uint8_t* p) {
     return value;
 }
 
-inline void pack_f32(uint8_t* to, const float* from, const Matrix& m) {
-    float* out = reinterpret_cast<float*>(to);
-    for (int64_t panel = 0; panel < m.panels(); panel++)
+inline void pack_f32(uint8_t* to, const float* from, const Matrix& m, int64_t panel_begin, int64_t panel_end) {
+    float* out = reinterpret_cast<float*>(to + panel_begin * m.panel_bytes());
+    for (int64_t panel = panel_begin; panel < panel_end; panel++)
         for (int64_t k = 0; k < m.columns; k++)
             for (int64_t lane = 0; lane < PANEL; lane++, out++) {
                 const int64_t row = panel * PANEL + lane;
@@ -29,48 +53,61 @@ inline void pack_f32(uint8_t* to, const float* from, const Matrix& m) {
             }
 }
 
+inline void pack_int8(uint8_t* to, const int8_t* from, const float* scales, const Matrix& m) {
+    std::memset(to, 0, (size_t)(m.panels() * m.panel_bytes()));
+    for (int64_t row = 0; row < m.rows; row++) {
+        uint8_t* panel = to + row / PANEL * m.panel_bytes();
+        const int64_t lane = row % PANEL;
+        for (int64_t k = 0; k < m.columns; k++) panel[k / 4 * 64 + lane * 4 + k % 4] = (uint8_t)from[row * m.columns + k];
+        reinterpret_cast<float*>(panel + m.quant_bytes())[lane] = scales[row];
+    }
+}
+
 // Bytes of 32 weights in the file: scale f16, (minimum f16,) quants; see quant/gguf_blocks.py.
 inline int64_t file_block_bytes(Format format) { return format == Format::q8_0 ? 34 : format == Format::q4_0 ? 18 : 20; }
 
-inline void pack_blocks(uint8_t* to, const uint8_t* from, const Matrix& m) {
-    const int64_t blocks = m.columns / BLOCK, file_bytes = file_block_bytes(m.format), header = m.format == Format::q4_1 ? 4 : 2;
-    std::memset(to, 0, (size_t)(m.panels() * m.panel_bytes()));
-    for (int64_t row = 0; row < m.rows; row++)
-        for (int64_t block = 0; block < blocks; block++) {
-            const uint8_t *in = from + (row * blocks + block) * file_bytes, *quants = in + header;
-            uint8_t* out = to + row / PANEL * m.panel_bytes() + block * m.block_bytes();
-            const int64_t lane = row % PANEL;
-            reinterpret_cast<float*>(out)[lane] = half_to_float(in);
-            if (m.format == Format::q4_1) reinterpret_cast<float*>(out + 64)[lane] = half_to_float(in + 2);
-            uint8_t* packed = out + (m.format == Format::q4_1 ? 128 : 64) + lane;
-            if (m.format == Format::q8_0)
-                for (int64_t k = 0; k < BLOCK; k++) packed[k * PANEL] = quants[k];
-            else
-                for (int64_t k = 0; k < BLOCK; k++) {  // file: column k low, k + 16 high; packed: column 2i low, 2i + 1 high
-                    const uint8_t nibble = k < 16 ? quants[k] & 15 : quants[k - 16] >> 4;
-                    packed[k / 2 * PANEL] |= (uint8_t)(nibble << (k % 2 * 4));
+inline void pack_blocks(uint8_t* to, const uint8_t* from, const Matrix& m, int64_t panel_begin, int64_t panel_end) {
+    const int64_t blocks = m.blocks(), file_bytes = file_block_bytes(m.format), header = m.format == Format::q4_1 ? 4 : 2;
+    for (int64_t p = panel_begin; p < panel_end; p++) {
+        uint8_t* panel = to + p * m.panel_bytes();
+        if ((p + 1) * PANEL > m.rows) std::memset(panel, 0, (size_t)m.panel_bytes());
+        for (int64_t row = p * PANEL; row < (p + 1) * PANEL && row < m.rows; row++)
+            for (int64_t block = 0; block < blocks; block++) {
+                const uint8_t *in = from + (row * blocks + block) * file_bytes, *quants = in + header;
+                const int64_t lane = row % PANEL;
+                std::memcpy(panel + m.quant_bytes() + block * m.scale_bytes() + lane * 2, in, 2);
+                if (m.format == Format::q4_1) std::memcpy(panel + m.quant_bytes() + block * 64 + 32 + lane * 2, in + 2, 2);
+                uint8_t* out = panel + block * (m.nibbles() ? 256 : 512) + lane * 4;
+                if (m.format == Format::q8_0) {
+                    for (int64_t four = 0; four < 8; four++) std::memcpy(out + four * 64, quants + four * 4, 4);
+                    continue;
                 }
-        }
+                for (int64_t g = 0; g < 4; g++)  // file: byte i holds columns i and i + 16; packed: 8g + j and 8g + 4 + j
+                    for (int64_t j = 0; j < 4; j++) {
+                        const uint8_t low = quants[(8 * g + j) % 16], high = quants[(8 * g + 4 + j) % 16];
+                        out[g * 64 + j] = (uint8_t)(g < 2 ? (low & 15) | (high & 15) << 4 : low >> 4 | (high & 0xf0));
+                    }
+            }
+    }
 }
 
-// out[k] = w[row][k], with the arithmetic of `expand_panel` in linear.hpp
+// out[k] = w[row][k], with the arithmetic of the file format: scale * q (+ minimum), a product and then a sum
 inline void unpack_row(float* out, const Matrix& m, int64_t row) {
     const int64_t lane = row % PANEL;
-    const uint8_t* panel = m.panel(row / PANEL);
+    const uint8_t *panel = m.panel(row / PANEL), *scales = panel + m.quant_bytes();
     if (m.format == Format::f32) {
         for (int64_t k = 0; k < m.columns; k++) out[k] = reinterpret_cast<const float*>(panel)[k * PANEL + lane];
-        return;
-    }
-    for (int64_t block = 0; block < m.columns / BLOCK; block++, panel += m.block_bytes(), out += BLOCK) {
-        const float scale = reinterpret_cast<const float*>(panel)[lane];
-        for (int64_t k = 0; k < BLOCK; k++) {
-            if (m.format == Format::q8_0) {
-                out[k] = scale * (float)(int8_t)panel[64 + k * PANEL + lane];
-                continue;
-            }
-            const uint8_t byte = panel[(m.format == Format::q4_1 ? 128 : 64) + k / 2 * PANEL + lane];
-            const float q = (float)(k % 2 ? byte >> 4 : byte & 15);
-            out[k] = m.format == Format::q4_1 ? scale * q + reinterpret_cast<const float*>(panel + 64)[lane] : scale * (q - 8.0f);
+    } else if (!m.nibbles()) {
+        for (int64_t k = 0; k < m.columns; k++) {
+            const float scale = m.format == Format::int8 ? reinterpret_cast<const float*>(scales)[lane]
+                                                         : half_to_float(scales + k / BLOCK * 32 + lane * 2);
+            out[k] = scale * (float)(int8_t)panel[k / 4 * 64 + lane * 4 + k % 4];
+        }
+    } else {
+        for (int64_t k = 0; k < m.columns; k++) {
+            const uint8_t byte = panel[k / 8 * 64 + lane * 4 + k % 4], *at = scales + k / BLOCK * m.scale_bytes() + lane * 2;
+            const float q = (float)(k % 8 < 4 ? byte & 15 : byte >> 4), scale = half_to_float(at);
+            out[k] = m.format == Format::q4_1 ? scale * q + half_to_float(at + 32) : scale * (q - 8.0f);
         }
     }
 }

@@ -1,108 +1,241 @@
-// paged_attention: softmax(q k^T * scale) v for each token over its sequence's blocks, causal, grouped heads.
+// paged_attention: softmax(q k^T * scale) v for each token over its sequence's blocks, causal, grouped heads, ragged.
 //
-// Ragged: a work item is (token, kv head). A token at position p sees keys 0..p, wherever their blocks lie; the batch has no
-// padding and no notion of prefill or decode. All query heads of a group use a tile of K and V while it is in L1.
+// reference        a query and a key at a time over the whole context, scores kept in memory: 4 bytes a key.
+// paged_attention  tiles of 64 keys by the online softmax (Milakov & Gimelshein 2018; Dao et al. 2022), for a block of queries
+//                  and all query heads of a kv head at once. K of a tile is turned once, so that lanes are keys and a score is
+//                  one chain over the dimensions; V is used as it lies, lanes are dimensions and a sum is one chain over keys.
+//                  Both are register-blocked products. An int8 pool is expanded a tile at a time.
 //
-// Exactness: keys are taken in absolute tiles of 64, merged in order by the online softmax (Milakov & Gimelshein 2018; Dao et
-// al. 2022), and tiles in absolute splits of 512 keys, merged in order. Both depend on the position alone. Keys past p are
-// skipped, never multiplied by zero: their slots may hold the NaN of an earlier owner.
-// Bytes per item: 8 (p + 1) head_dim of K and V.
+// Exactness: tiles are absolute (keys 0-63, 64-127, ...) and merged in order, in absolute splits of 512 keys, which are merged
+// in order too: all this depends on a query's position alone, not on its block of queries, its mates, or the pages. Keys past
+// a query's position are skipped, never multiplied by zero: their slots may hold the NaN of an earlier owner.
+// Bytes per token and kv head: 8 (p + 1) dim, once for a block of queries. Operations: 4 (p + 1) dim per query head.
 #pragma once
+#include "labkernels/ints.hpp"
 #include "labkernels/kernel_table.hpp"
-#include "labkernels/simd.hpp"
 
 namespace labkernels::LAB_ISA {
 
-static inline float dot(const float* a, const float* b, int64_t n) {
-    vec acc = set1(0.0f);
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) acc = fma(load(a + i), load(b + i), acc);
-    if (i < n) acc = fma(load_n(a + i, n - i), load_n(b + i, n - i), acc);
-    return sum(acc);
-}
-
-// A running softmax: sum of e^(s - max), and the values weighted with them.
+// The state of one query head's softmax: max and sum of e^(s - max), then the values weighted with them.
 struct Running {
     float *max, *sum, *values;
-
-    void clear(int64_t dim) const {
-        *max = -INFINITY;
-        *sum = 0.0f;
-        for (int64_t i = 0; i < dim; i++) values[i] = 0.0f;
-    }
 };
-
-static inline Running running(float* scratch, int64_t index, int64_t dim) {
-    float* at = scratch + index * (dim + 2);
+static inline Running running(float* states, int64_t row, int64_t dim) {
+    float* at = states + row * (dim + 2);
     return {at, at + 1, at + 2};
 }
 
-// values[i] = values[i] * keep + sum over j of weights[j] * v[j][i]: one chain over j per element
-static inline void weigh_values(float* values, float keep, const float* weights, const float* const* v, int64_t count, int64_t dim) {
-    for (int64_t i = 0; i < dim; i += LANES) {
-        const int64_t n = min_of(LANES, dim - i);
-        vec acc = load_n(values + i, n) * set1(keep);
-        for (int64_t j = 0; j < count; j++) acc = fma(set1(weights[j]), load_n(v[j] + i, n), acc);
-        store_n(values + i, acc, n);
-    }
+// A row of the pool as float32: itself, or expanded into `room`.
+static inline const float* row_of(const AttentionArgs& a, const char* row, float* room) {
+    if (!a.int8_pool) return (const float*)row;
+    float scale;
+    memcpy(&scale, row + a.dim, 4);
+    for (int64_t i = 0; i < a.dim; i++) room[i] = scale * (float)(int8_t)row[i];
+    return room;
 }
 
-static inline void absorb_tile(Running part, const float* q, const float* const* k, const float* const* v, int64_t count, int64_t dim, float scale) {
-    float weights[TILE];
-    for (int64_t j = 0; j < TILE; j++) weights[j] = j < count ? dot(q, k[j], dim) * scale : -INFINITY;
-    vec top = load(weights);
-    for (int64_t j = LANES; j < TILE; j += LANES) top = max(top, load(weights + j));
+#if defined(LAB_ISA_AVX512)
+constexpr int QUERY_ROWS = 6;  // by 4 vectors: 24 accumulators
+#else
+constexpr int QUERY_ROWS = 2;
+#endif
+constexpr int TILE_VECTORS = TILE / LANES;
+
+// Where a tile's rows of K and V lie; null past the last key.
+struct Rows {
+    const char *k[TILE], *v[TILE];
+    int64_t row_bytes;
+
+    // Those of the next tile are asked for a few at a time while this one is at work, at the pace at which memory brings them:
+    // pages lie anywhere, so the machine cannot foresee them.
+    void ask(const char* row) const {
+        if (!row) return;
+        for (int64_t line = 0; line < row_bytes; line += 64) prefetch(row + line);
+    }
+};
+
+static inline Rows rows_from(const AttentionArgs& a, const AttentionItem& item, int64_t key, int64_t last) {
+    Rows rows;
+    rows.row_bytes = a.int8_pool ? a.dim + 4 : a.dim * 4;
+    int64_t block = key / a.block_size, offset = key % a.block_size;
+    for (int64_t j = 0; j < TILE; j++, offset++) {
+        if (offset == a.block_size) block++, offset = 0;
+        const bool there = key + j <= last;
+        const int64_t slot = there ? (item.table[block] * a.kv_heads + item.kv_head) * a.block_size + offset : 0;
+        rows.k[j] = there ? (const char*)a.keys + slot * rows.row_bytes : nullptr;
+        rows.v[j] = there ? (const char*)a.values + slot * rows.row_bytes : nullptr;
+    }
+    return rows;
+}
+
+// scratch: dim floats, and one per key of the longest context
+static void paged_attention_reference(const AttentionArgs& a, const AttentionItem& item, float* scratch) {
+    float *expanded = scratch, *scores = scratch + a.dim;
+    for (int64_t token = item.token; token < item.token + item.tokens; token++)
+        for (int64_t head = item.kv_head * a.group(); head < (item.kv_head + 1) * a.group(); head++) {
+            const float* q = a.q + (token * a.heads + head) * a.dim;
+            float *out = a.out + (token * a.heads + head) * a.dim, top = -INFINITY, total = 0.0f;
+            const int64_t last = a.positions[token];
+            for (int64_t key = 0; key <= last; key++) {
+                const float* k = row_of(a, rows_from(a, item, key, key).k[0], expanded);
+                scores[key] = 0.0f;
+                for (int64_t i = 0; i < a.dim; i++) scores[key] += q[i] * k[i];
+                scores[key] *= a.scale;
+                top = scores[key] > top ? scores[key] : top;
+            }
+            for (int64_t i = 0; i < a.dim; i++) out[i] = 0.0f;
+            for (int64_t key = 0; key <= last; key++) {
+                const float weight = expf(scores[key] - top), *v = row_of(a, rows_from(a, item, key, key).v[0], expanded);
+                total += weight;
+                for (int64_t i = 0; i < a.dim; i++) out[i] += weight * v[i];
+            }
+            for (int64_t i = 0; i < a.dim; i++) out[i] /= total;
+        }
+}
+
+// scores[r][j] = scale * sum over d of q[r][d] * turned[d][j]
+template <int R>
+static inline void score_rows(float* scores, const float* const* q, const float* turned, int64_t dim, float scale, const Rows* ahead) {
+    vec acc[R][TILE_VECTORS];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = set1(0.0f);
+    for (int64_t d = 0; d < dim; d++) {
+        if (ahead) ahead->ask(ahead->k[d % TILE]);
+        vec k[TILE_VECTORS];
+        for (int v = 0; v < TILE_VECTORS; v++) k[v] = load(turned + d * TILE + v * LANES);
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = fma(set1(q[r][d]), k[v], acc[r][v]);
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < TILE_VECTORS; v++) store(scores + r * TILE + v * LANES, acc[r][v] * set1(scale));
+}
+
+// Turns a row of scores, of which `count` are seen, into weights; updates max and sum; returns what the old values keep.
+static inline float weigh(Running part, float* scores, int64_t count) {
+    for (int64_t j = count; j < TILE; j++) scores[j] = -INFINITY;
+    vec top = load(scores);
+    for (int v = 1; v < TILE_VECTORS; v++) top = max(top, load(scores + v * LANES));
     const float tile_max = largest(top), new_max = tile_max > *part.max ? tile_max : *part.max;
     vec total = set1(0.0f);
-    for (int64_t j = 0; j < TILE; j += LANES) {
-        vec w = exp(load(weights + j) - set1(new_max));
-        store(weights + j, w);
-        total = total + w;
+    for (int v = 0; v < TILE_VECTORS; v++) {
+        const vec weights = exp(load(scores + v * LANES) - set1(new_max));
+        store(scores + v * LANES, weights);
+        total = total + weights;
     }
     const float keep = exp1(*part.max - new_max);
     *part.sum = *part.sum * keep + sum(total);
     *part.max = new_max;
-    weigh_values(part.values, keep, weights, v, count, dim);
+    return keep;
 }
 
-static inline void merge(Running total, Running part, int64_t dim) {
-    const float new_max = *part.max > *total.max ? *part.max : *total.max;
-    const float keep = exp1(*total.max - new_max), take = exp1(*part.max - new_max);
-    *total.sum = *total.sum * keep + *part.sum * take;
-    *total.max = new_max;
-    for (int64_t i = 0; i < dim; i++) total.values[i] = total.values[i] * keep + part.values[i] * take;
+// values[r][i] = values[r][i] * keep[r] + sum over j < counts[r] of weights[r][j] * v[j][i]; counts ascend
+template <int R, int V>
+static inline void add_values(const Running* parts, const float* keep, const float* weights, const float* const* v, const int64_t* counts,
+                              int64_t at, int64_t width, const Rows* ahead) {
+    vec acc[R][V];
+    const auto load_value = [&](const float* p, int i) { return load_some(p + at + i * LANES, min_of(LANES, width - i * LANES)); };
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < V; i++) acc[r][i] = load_value(parts[r].values, i) * set1(keep[r]);
+    for (int64_t j = 0; j < counts[0]; j++) {
+        if (ahead) ahead->ask(ahead->v[j]);
+        vec values[V];
+        for (int i = 0; i < V; i++) values[i] = load_value(v[j], i);
+        for (int r = 0; r < R; r++)
+            for (int i = 0; i < V; i++) acc[r][i] = fma(set1(weights[r * TILE + j]), values[i], acc[r][i]);
+    }
+    for (int r = 0; r < R; r++)
+        for (int64_t j = counts[0]; j < counts[r]; j++)
+            for (int i = 0; i < V; i++) acc[r][i] = fma(set1(weights[r * TILE + j]), load_value(v[j], i), acc[r][i]);
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < V; i++) store_n(parts[r].values + at + i * LANES, acc[r][i], min_of(LANES, width - i * LANES));
 }
 
-static void attend(const AttentionArgs& a, int64_t token, int64_t kv_head, float* scratch) {
-    const int64_t group = a.group(), dim = a.dim, num_keys = a.positions[token] + 1;
-    const int64_t* table = a.tables + a.table_start[a.sequence_of[token]];
-    const float* q = a.q + (token * a.heads + kv_head * group) * dim;
-    for (int64_t g = 0; g < group; g++) running(scratch, g, dim).clear(dim);
-    for (int64_t split = 0; split < num_keys; split += SPLIT) {
-        const int64_t split_end = min_of(split + SPLIT, num_keys);
-        for (int64_t g = 0; g < group; g++) running(scratch, group + g, dim).clear(dim);
-        for (int64_t tile = split; tile < split_end; tile += TILE) {
-            const int64_t count = min_of(TILE, split_end - tile);
-            const float *k[TILE], *v[TILE];
-            for (int64_t j = 0; j < count; j++) {
-                const int64_t block = table[(tile + j) / a.block_size], slot = (tile + j) % a.block_size;
-                const int64_t at = ((block * a.kv_heads + kv_head) * a.block_size + slot) * dim;
-                k[j] = a.keys + at;
-                v[j] = a.values + at;
-            }
-            for (int64_t g = 0; g < group; g++) absorb_tile(running(scratch, group + g, dim), q + g * dim, k, v, count, dim, a.scale);
+struct Tile {
+    const float *k[TILE], *v[TILE];
+    float* turned;  // (dim, TILE)
+};
+
+template <int R>
+static inline void absorb_rows(const AttentionArgs& a, const AttentionItem& item, float* states, int64_t row, const Tile& tile, int64_t first_key,
+                               int64_t end_key, const Rows* ahead) {
+    const float* q[R];
+    float scores[R * TILE], keep[R];
+    Running parts[R];
+    int64_t counts[R];
+    for (int r = 0; r < R; r++) {
+        const int64_t token = item.token + (row + r) / a.group(), head = item.kv_head * a.group() + (row + r) % a.group();
+        q[r] = a.q + (token * a.heads + head) * a.dim;
+        parts[r] = running(states, row + r, a.dim);
+        counts[r] = min_of(end_key, a.positions[token] + 1) - first_key;
+    }
+    score_rows<R>(scores, q, tile.turned, a.dim, a.scale, ahead);
+    for (int r = 0; r < R; r++) keep[r] = weigh(parts[r], scores + r * TILE, counts[r]);
+    int64_t i = 0;
+    for (; i + 4 * LANES <= a.dim; i += 4 * LANES) add_values<R, 4>(parts, keep, scores, tile.v, counts, i, 4 * LANES, i ? nullptr : ahead);
+    for (; i < a.dim; i += LANES) add_values<R, 1>(parts, keep, scores, tile.v, counts, i, min_of(LANES, a.dim - i), nullptr);
+}
+
+template <int R = QUERY_ROWS>
+static void absorb_all(const AttentionArgs& a, const AttentionItem& item, float* states, int64_t row, int64_t rows, const Tile& tile,
+                       int64_t first_key, int64_t end_key, const Rows* ahead) {
+    for (; row + R <= rows; row += R, ahead = nullptr) absorb_rows<R>(a, item, states, row, tile, first_key, end_key, ahead);
+    if constexpr (R > 1)
+        if (row < rows) absorb_all<R - 1>(a, item, states, row, rows, tile, first_key, end_key, ahead);
+}
+
+// The item's queries over the keys of one split, into fresh states (tokens x group rows). scratch: args.scratch_floats().
+static void attend_split(const AttentionArgs& a, const AttentionItem& item, int64_t split, float* states, float* scratch) {
+    const int64_t group = a.group(), rows = item.tokens * group, last = a.positions[item.token + item.tokens - 1];
+    for (int64_t row = 0; row < rows; row++) {
+        const Running fresh = running(states, row, a.dim);
+        *fresh.max = -INFINITY;
+        *fresh.sum = 0.0f;
+        for (int64_t i = 0; i < a.dim; i++) fresh.values[i] = 0.0f;
+    }
+    Tile tile;
+    tile.turned = scratch;
+    float* expanded = scratch + a.dim * TILE;
+    int64_t first_row = 0;
+    Rows ahead = rows_from(a, item, split * SPLIT, last);
+    for (int64_t key = split * SPLIT; key < min_of((split + 1) * SPLIT, last + 1); key += TILE) {
+        const int64_t count = min_of(TILE, last + 1 - key);
+        const Rows here = ahead;
+        ahead = rows_from(a, item, key + TILE, last);
+        for (int64_t j = 0; j < count; j++) {
+            tile.k[j] = row_of(a, here.k[j], expanded + j * a.dim);
+            tile.v[j] = row_of(a, here.v[j], expanded + (TILE + j) * a.dim);
         }
-        for (int64_t g = 0; g < group; g++) merge(running(scratch, g, dim), running(scratch, group + g, dim), dim);
-    }
-    float* out = a.out + (token * a.heads + kv_head * group) * dim;
-    for (int64_t g = 0; g < group; g++) {
-        const Running done = running(scratch, g, dim);
-        for (int64_t i = 0; i < dim; i++) out[g * dim + i] = done.values[i] / *done.sum;
+        for (int64_t j = count; j < TILE; j++) tile.k[j] = tile.k[0];  // no key: these scores are masked
+        for (int64_t j = 0; j < TILE; j += LANES) {
+            int64_t d = 0;
+            for (; d + 4 <= a.dim; d += 4) transpose16x4(tile.turned + d * TILE + j, TILE, tile.k + j, d);
+            for (; d < a.dim; d++)
+                for (int64_t i = 0; i < LANES; i++) tile.turned[d * TILE + j + i] = tile.k[j + i][d];
+        }
+        while (a.positions[item.token + first_row / group] < key) first_row += group;  // these queries see nothing of the tile
+        absorb_all<>(a, item, states, first_row, rows, tile, key, key + count, &ahead);
     }
 }
 
-static void paged_attention(const AttentionArgs& a, int64_t begin, int64_t end, float* scratch) {
-    for (int64_t item = begin; item < end; item++) attend(a, item / a.kv_heads, item % a.kv_heads, scratch);
+// total = total and then part, of one item
+static void merge_states(const AttentionArgs& a, float* total_states, float* part_states, int64_t rows) {
+    for (int64_t row = 0; row < rows; row++) {
+        const Running total = running(total_states, row, a.dim), part = running(part_states, row, a.dim);
+        if (*part.sum == 0.0f && *part.max == -INFINITY) continue;  // this query sees nothing of the split
+        const float new_max = *part.max > *total.max ? *part.max : *total.max;
+        const float keep = exp1(*total.max - new_max), take = exp1(*part.max - new_max);
+        *total.sum = *total.sum * keep + *part.sum * take;
+        *total.max = new_max;
+        for (int64_t i = 0; i < a.dim; i++) total.values[i] = total.values[i] * keep + part.values[i] * take;
+    }
+}
+
+static void write_attention(const AttentionArgs& a, const AttentionItem& item, float* states) {
+    for (int64_t row = 0; row < item.tokens * a.group(); row++) {
+        const int64_t token = item.token + row / a.group(), head = item.kv_head * a.group() + row % a.group();
+        const Running done = running(states, row, a.dim);
+        for (int64_t i = 0; i < a.dim; i++) a.out[(token * a.heads + head) * a.dim + i] = done.values[i] / *done.sum;
+    }
 }
 
 }  // namespace labkernels::LAB_ISA

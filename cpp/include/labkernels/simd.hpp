@@ -19,6 +19,12 @@ namespace labkernels::LAB_ISA {
 
 constexpr int64_t LANES = 16;
 
+#if defined(__GNUC__)
+static inline void prefetch(const void* p) { __builtin_prefetch(p); }
+#else
+static inline void prefetch(const void*) {}
+#endif
+
 static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #if defined(LAB_ISA_AVX512)
@@ -32,6 +38,7 @@ static inline vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 static inline vec load_n(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }  // other lanes 0
 static inline void store(float* p, vec a) { _mm512_storeu_ps(p, a.v); }
 static inline void store_n(float* p, vec a, int64_t n) { _mm512_mask_storeu_ps(p, first(n), a.v); }
+static inline void stream(float* p, vec a) { _mm512_stream_ps(p, a.v); }  // past the caches; p on a multiple of 64 bytes
 static inline vec operator+(vec a, vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 static inline vec operator-(vec a, vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 static inline vec operator*(vec a, vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -42,16 +49,22 @@ static inline vec fma(vec a, vec b, vec c) { return {_mm512_fmadd_ps(a.v, b.v, c
 static inline vec zero_below(vec a, vec x, float least) {
     return {_mm512_mask_mov_ps(a.v, _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(least), _CMP_LT_OQ), _mm512_setzero_ps())};
 }
+static inline vec four_each(const float* a, const float* b, const float* c, const float* d) {  // lanes 0-3 from a, 4-7 from b, ...
+    __m512 v = _mm512_broadcast_f32x4(_mm_loadu_ps(a));
+    v = _mm512_mask_broadcast_f32x4(v, 0x00f0, _mm_loadu_ps(b));
+    v = _mm512_mask_broadcast_f32x4(v, 0x0f00, _mm_loadu_ps(c));
+    return {_mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps(d))};
+}
+static inline vec unpack_low(vec a, vec b) { return {_mm512_unpacklo_ps(a.v, b.v)}; }  // of each four: a0 b0 a1 b1
+static inline vec unpack_high(vec a, vec b) { return {_mm512_unpackhi_ps(a.v, b.v)}; }  // a2 b2 a3 b3
+static inline vec pairs_low(vec a, vec b) {  // a0 a1 b0 b1
+    return {_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a.v), _mm512_castps_pd(b.v)))};
+}
+static inline vec pairs_high(vec a, vec b) {  // a2 a3 b2 b3
+    return {_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a.v), _mm512_castps_pd(b.v)))};
+}
 static inline vec pow2_of(vec z, int32_t bias) {  // the float whose exponent field is (bits of z + bias)
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(z.v), _mm512_set1_epi32(bias)), 23))};
-}
-static inline vec from_i8(const int8_t* p) {
-    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
-}
-static inline void from_nibbles(const uint8_t* p, vec& low, vec& high) {
-    __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
-    low.v = _mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(15)));
-    high.v = _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4));
 }
 
 #elif defined(LAB_ISA_AVX2)
@@ -75,6 +88,19 @@ static inline void store_n(float* p, vec x, int64_t n) {
     _mm256_maskstore_ps(p, first(n), x.a);
     _mm256_maskstore_ps(p + 8, first(n - 8), x.b);
 }
+static inline void stream(float* p, vec x) {
+    _mm256_stream_ps(p, x.a);
+    _mm256_stream_ps(p + 8, x.b);
+}
+static inline vec four_each(const float* a, const float* b, const float* c, const float* d) {
+    return {_mm256_set_m128(_mm_loadu_ps(b), _mm_loadu_ps(a)), _mm256_set_m128(_mm_loadu_ps(d), _mm_loadu_ps(c))};
+}
+static inline vec unpack_low(vec x, vec y) { return {_mm256_unpacklo_ps(x.a, y.a), _mm256_unpacklo_ps(x.b, y.b)}; }
+static inline vec unpack_high(vec x, vec y) { return {_mm256_unpackhi_ps(x.a, y.a), _mm256_unpackhi_ps(x.b, y.b)}; }
+static inline __m256 pairs_low(__m256 x, __m256 y) { return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(x), _mm256_castps_pd(y))); }
+static inline __m256 pairs_high(__m256 x, __m256 y) { return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(x), _mm256_castps_pd(y))); }
+static inline vec pairs_low(vec x, vec y) { return {pairs_low(x.a, y.a), pairs_low(x.b, y.b)}; }
+static inline vec pairs_high(vec x, vec y) { return {pairs_high(x.a, y.a), pairs_high(x.b, y.b)}; }
 static inline vec operator+(vec x, vec y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 static inline vec operator-(vec x, vec y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 static inline vec operator*(vec x, vec y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
@@ -90,16 +116,6 @@ static inline __m256 pow2_of(__m256 z, int32_t bias) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(z), _mm256_set1_epi32(bias)), 23));
 }
 static inline vec pow2_of(vec z, int32_t bias) { return {pow2_of(z.a, bias), pow2_of(z.b, bias)}; }
-static inline __m256i widen(const void* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
-static inline vec from_i8(const int8_t* p) {
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
-}
-static inline void from_nibbles(const uint8_t* p, vec& low, vec& high) {
-    __m256i x = widen(p), y = widen(p + 8), mask = _mm256_set1_epi32(15);
-    low = {_mm256_cvtepi32_ps(_mm256_and_si256(x, mask)), _mm256_cvtepi32_ps(_mm256_and_si256(y, mask))};
-    high = {_mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4)), _mm256_cvtepi32_ps(_mm256_srli_epi32(y, 4))};
-}
 
 #else  // plain: four times four floats, which compilers turn into whatever the machine has
 
@@ -147,6 +163,7 @@ static inline void store_n(float* p, vec x, int64_t n) {
     store(r, x);
     for (int64_t i = 0; i < n; i++) p[i] = r[i];
 }
+static inline void stream(float* p, vec x) { store(p, x); }
 static inline vec max(vec x, vec y) { LAB_EACH_OF_TWO(x, y, p[i] > q[i] ? p[i] : q[i]); }
 static inline vec min(vec x, vec y) { LAB_EACH_OF_TWO(x, y, p[i] < q[i] ? p[i] : q[i]); }
 static inline vec zero_below(vec x, vec y, float least) { LAB_EACH_OF_TWO(x, y, q[i] < least ? 0.0f : p[i]); }
@@ -158,17 +175,49 @@ static inline float pow2_of(float z, int32_t bias) {
     return z;
 }
 static inline vec pow2_of(vec x, int32_t bias) { LAB_EACH_OF_TWO(x, x, pow2_of(q[i], bias)); }
-static inline vec from_i8(const int8_t* p) { LAB_EACH((float)p[i]); }
-static inline vec low_nibbles(const uint8_t* p) { LAB_EACH((float)(p[i] & 15)); }
-static inline vec high_nibbles(const uint8_t* p) { LAB_EACH((float)(p[i] >> 4)); }
-static inline void from_nibbles(const uint8_t* p, vec& low, vec& high) {
-    low = low_nibbles(p);
-    high = high_nibbles(p);
-}
 #undef LAB_EACH_OF_TWO
 #undef LAB_EACH
 
 #endif
+
+// One multiply-add of the variant: one rounding where the vectors round once, two in the plain one.
+#if defined(LAB_ISA_AVX512) || defined(LAB_ISA_AVX2)
+static inline float fma1(float a, float b, float c) { return fmaf(a, b, c); }
+#else
+static inline float fma1(float a, float b, float c) { return a * b + c; }
+#endif
+
+// out[c * stride + r] = rows[r][c] for 16 rows and four columns
+static inline void transpose16x4(float* out, int64_t stride, const float* const* rows, int64_t column) {
+#if defined(LAB_ISA_AVX512) || defined(LAB_ISA_AVX2)
+    vec t[4];
+    for (int i = 0; i < 4; i++) t[i] = four_each(rows[i] + column, rows[i + 4] + column, rows[i + 8] + column, rows[i + 12] + column);
+    const vec a = unpack_low(t[0], t[1]), b = unpack_high(t[0], t[1]), c = unpack_low(t[2], t[3]), d = unpack_high(t[2], t[3]);
+    store(out, pairs_low(a, c));
+    store(out + stride, pairs_high(a, c));
+    store(out + 2 * stride, pairs_low(b, d));
+    store(out + 3 * stride, pairs_high(b, d));
+#else
+    for (int c = 0; c < 4; c++)
+        for (int r = 0; r < LANES; r++) out[c * stride + r] = rows[r][column + c];
+#endif
+}
+
+// out[i] = at(i, n) for all of n elements, in vectors; `at(i, count)` gives elements i to i + count. With `past_caches` the
+// lines are written without being read first, which saves a third of the traffic where the output is larger than the caches.
+template <class At>
+static inline void write_row(float* out, int64_t n, bool past_caches, const At& at) {
+    int64_t i = 0;
+    if (past_caches) {
+        i = min_of(n, (int64_t)((64 - (uintptr_t)out % 64) / 4 % 16));
+        if (i) store_n(out, at(0, i), i);
+        for (; i + LANES <= n; i += LANES) stream(out + i, at(i, LANES));
+    } else {
+        for (; i + LANES <= n; i += LANES) store(out + i, at(i, LANES));
+    }
+    if (i < n) store_n(out + i, at(i, n - i), n - i);
+}
+static inline vec load_some(const float* p, int64_t n) { return n == LANES ? load(p) : load_n(p, n); }
 
 // The one tree: lane i meets lane i + 8, then i + 4, i + 2, i + 1.
 static inline float sum(vec a) {

@@ -1,0 +1,171 @@
+"""What a benchmark found, as tables in a terminal.
+
+>>> print_table(["name", "time"], [["a", "1 ms"]])       # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from labcore.bench.stamp import sentence
+from labcore.bench.timing import duration
+
+NAMES = ("", " ", "operator", "backend", "shape", "bound", "goal")
+Document = dict[str, Any]
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """A table; names stand on the left, numbers on the right."""
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="left" if column in NAMES else "right")
+    for row in rows:
+        table.add_row(*row)
+    console = _console()
+    console.print(table)
+
+
+def say(text: str) -> None:
+    _console().print(text, soft_wrap=True)
+
+
+def _console() -> Console:
+    """Made anew: it takes the stdout of the moment. A file or a pipe has no width, and nothing in it needs to be wrapped."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
+def print_head(document: Document) -> None:
+    """The stamp and the ceilings."""
+    say(sentence(document["stamp"]))
+    if "ceilings" in document:
+        c = document["ceilings"]
+        int8 = f", int8 {c['int8_dots'] / 1e9:.0f} GOP/s" if c["int8_dots"] else ""
+        say(
+            f"ceilings with {c['threads']} threads, by {c['measured_by']}: read {c['read'] / 1e9:.1f} GB/s, "
+            f"copy {c['copy'] / 1e9:.1f} GB/s, float32 {c['multiply_adds'] / 1e9:.0f} GFLOP/s{int8}"
+        )
+
+
+def print_goals(document: Document) -> None:
+    """Each goal with what was found; the reason where nothing was."""
+    rows = [
+        [goal["name"], "not measured" if goal["value"] is None else f"{goal['value']:.2f}", goal["goal"], _verdict(goal)]
+        for goal in document["goals"]
+    ]
+    if rows:
+        print_table(["", "found", "goal", "met"], rows, "Goals")
+
+
+def _verdict(goal: Document) -> str:
+    return "yes" if goal["met"] else f"no: {goal['why']}" if goal["why"] else "no"
+
+
+def load_text(run: Document) -> str:
+    """How busy the machine was with others."""
+    if run["foreign_cores"] is None:
+        return "the system does not tell what else ran"
+    return f"{run['foreign_cores']:.2f} cores busy for others, {run['stolen_cores']:.2f} stolen, try {run['tries']}"
+
+
+def print_kernels(document: Document) -> None:
+    print_head(document)
+    print_table(
+        ["backend", "available", ""],
+        [[b["name"], "yes" if b["available"] else "no", b["reason"]] for b in document["backends"]],
+    )
+    rows = [
+        [
+            r["operator"], r["shape"], r["backend"], duration(r["p50"]), duration(r["p99"]), f"{r['error']:.1e}",
+            f"{r['bytes_per_second'] / 1e9:.1f}", f"{r['flops_per_second'] / 1e9:.1f}", f"{r['share_of_ceiling']:.0%}",
+        ]
+        for r in document["rows"]
+    ]  # fmt: skip
+    columns = ["operator", "shape", "backend", "p50", "p99", "error", "GB/s", "GFLOP/s", "of the ceiling"]
+    if rows:
+        print_table(columns, rows, "Operators (above 100 %: in caches)")
+    names = list(dict.fromkeys(name for run in document["contenders"].values() for name in run["timings"]))
+    races = [
+        [operator, *(duration(run["timings"][name]["p50"]) if name in run["timings"] else "" for name in names), load_text(run)]
+        for operator, run in document["contenders"].items()
+    ]
+    if races:
+        print_table(["operator", *names, ""], races, "512 x 512, results written into the same arrays again and again")
+    calls = [
+        [row["name"], "" if row["empty_ns"] is None else f"{row['empty_ns']:.0f}", f"{row['arrays_ns']:.0f}"]
+        for row in document["calls"]
+    ]
+    print_table(["", "empty", "rms_norm of 1 x 16"], calls, "A call from Python, ns")
+    print_goals(document)
+
+
+def print_model(document: Document) -> None:
+    print_head(document)
+    rows = [
+        [
+            r["name"], f"{r['tokens_per_second']:.1f}", duration(r["seconds"]), f"{r['spread']:.0%}", f"{r['bytes'] / 1e6:.1f}",
+            f"{r['flops'] / 1e9:.2f}", duration(r["floor_seconds"]), r["bound"], f"{r['share_of_floor']:.0%}",
+        ]
+        for r in document["rows"]
+    ]  # fmt: skip
+    columns = ["", "tokens/s", "time", "spread", "MB", "GFLOP", "floor", "bound", "of the floor"]
+    print_table(columns, rows, f"{document['model']}, {document['weights']} weights: through the whole engine")
+    say(load_text(document["run"]))
+    growth = document["loading"]["resident_growth"]
+    grown = "not known" if growth is None else f"{growth / 1e6:.0f} MB"
+    say(f"ready after {duration(document['loading']['seconds'])}; resident growth {grown}, KV pool apart")
+    print_goals(document)
+
+
+def print_peers(document: Document) -> None:
+    print_head(document)
+    for name, versions in document["versions"].items():
+        say(
+            f"{name}: "
+            + ", ".join(f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in versions.items())
+        )
+    for name, reason in document["absent"].items():
+        say(f"{name} is absent: {reason}")
+    names = list(document["versions"])
+    rows = []
+    for workload, result in document["results"].items():
+        rates = result["tokens_per_second"]
+        cells = [f"{rates[name]:.0f}" if name in rates else "" for name in names]
+        rows.append([workload, *cells, load_text(result)])
+        times = [f"x {result['ratios'][name]:.2f}" if name in result["ratios"] else "" for name in names]
+        rows.append(["", *times, ""])
+    print_table(["", *names, " "], rows, "Tokens per second; below, how many times as fast labcore is (medians of rounds)")
+    print_goals(document)
+
+
+def print_quality(document: Document) -> None:
+    print_head(document)
+    rows = [
+        [name, f"{found['kl']:.5f}", f"{found['worst_kl']:.3f}", f"{found['same_best_token']:.1%}"]
+        for name, found in document["engines"].items()
+    ]
+    title = f"{document['tokens']} tokens of {document['text']}: against the same file in float32"
+    print_table(["", "mean KL, nats", "worst", "same best token"], rows, title)
+    for name, reason in document["absent"].items():
+        say(f"{name} is absent: {reason}")
+    print_goals(document)
+
+
+def print_attention(document: Document) -> None:
+    print_head(document)
+    decode = [
+        [f"{r['context']:,}", duration(r["seconds"]), duration(r["floor"]), f"{r['share_of_floor']:.0%}"]
+        for r in document["decode"]
+    ]
+    print_table(["cached tokens", "time", "floor", "of the floor"], decode, "Decode, one token, all layers from memory")
+    prefill = [
+        [f"{r['tokens']:,}", duration(r["seconds"]), "" if r["times_torch"] is None else f"{r['times_torch']:.2f}", load_text(r)]
+        for r in document["prefill"]
+    ]
+    print_table(["tokens", "time", "over torch SDPA's", ""], prefill, "Prefill, one layer")
+    print_goals(document)
