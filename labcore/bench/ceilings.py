@@ -106,7 +106,7 @@ def reader(threads: int, num_bytes: int = MEMORY_BYTES) -> Callable[[], object]:
         operators = native._operators
         return lambda: operators.read(source)
     parts = np.array_split(source, threads)
-    return lambda: _together(np.sum, parts)
+    return lambda: _together(np.max, parts)  # faster than a sum, which waits for its additions
 
 
 def copier(threads: int, num_bytes: int) -> Callable[[], object]:

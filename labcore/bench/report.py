@@ -63,7 +63,8 @@ def print_goals(document: Document) -> None:
 
 
 def _verdict(goal: Document) -> str:
-    return "yes" if goal["met"] else f"no: {goal['why']}" if goal["why"] else "no"
+    verdict = "yes" if goal["met"] else "no"
+    return f"{verdict}: {goal['why']}" if goal["why"] else verdict
 
 
 def load_text(run: Document) -> str:

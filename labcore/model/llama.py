@@ -12,11 +12,13 @@ Source: Touvron et al. 2023 (LLaMA); weights are named as in Hugging Face's `Lla
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
 
 from labcore.core.config import CacheConfig, ModelConfig
 from labcore.kernels.api import Array, Backend, DecoderForward, DecoderWeights, ForwardBatch, LayerWeights, Projection, Weight
 from labcore.loaders.tokenizer import Tokenizer
+
 
 def layer_weights(weights: Mapping[str, Weight], layer: int) -> LayerWeights:
     """Layer `layer` of weights that are named as in Hugging Face."""

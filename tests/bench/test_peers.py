@@ -75,6 +75,7 @@ def test_the_comparison_is_made_of_what_the_peers_say(tmp_path: Path, monkeypatc
     monkeypatch.setattr(compare, "HERE", "")
     monkeypatch.setattr(compare, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(compare, "F32", "-1")
+    monkeypatch.setattr(compare, "QUIET", float("inf"))  # whatever else runs here
     made = PeerProcess.__init__
 
     def start(self: PeerProcess, module: str, model: str, threads: int) -> None:
@@ -106,6 +107,14 @@ def test_the_comparison_is_made_of_what_the_peers_say(tmp_path: Path, monkeypatc
         and not goals["decode, batch 8: times as fast as OpenVINO"]["met"]
     )
     assert any("transformers is absent" in line for line in said)
+
+
+@pytest.mark.parametrize(("foreign", "why"), [(0.97, "taken while 0.97 cores were busy for others"), (0.01, ""), (None, "")])
+def test_a_goal_of_a_run_beside_others_says_so(foreign: float | None, why: str) -> None:
+    workload, peer, _ = GOALS[0]
+    result = {"workload": workload, "ratios": {peer: 9.0}, "foreign_cores": foreign, "stolen_cores": None, "timings": {}}
+    goals = {goal.name: goal for goal in compare._goals({workload: {peer: 9.0}}, {workload: result}, {}, floor=1.0)}
+    assert (goals[f"{workload}: times as fast as {peer}"].value, goals[f"{workload}: times as fast as {peer}"].why) == (9.0, why)
 
 
 def test_every_goal_names_a_workload_and_a_contender_that_there_are() -> None:

@@ -38,7 +38,9 @@ def expected(x: np.ndarray, weight: Quantized, bias: np.ndarray | None, isa: str
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Equal to the bit, signs of zeros included; any NaN equals any other."""
-    return a.dtype == b.dtype and np.array_equal(np.where(np.isnan(a), 0, a).view(np.int32), np.where(np.isnan(b), 0, b).view(np.int32))
+    return a.dtype == b.dtype and np.array_equal(
+        np.where(np.isnan(a), 0, a).view(np.int32), np.where(np.isnan(b), 0, b).view(np.int32)
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -91,7 +93,13 @@ def test_extreme_activations(isa: str, format: str) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), outputs=st.integers(1, 70), blocks=st.integers(1, 5), threads=st.integers(1, 4))
+@given(
+    seed=st.integers(0, 2**32),
+    rows=st.integers(1, 40),
+    outputs=st.integers(1, 70),
+    blocks=st.integers(1, 5),
+    threads=st.integers(1, 4),
+)
 def test_a_row_has_the_same_bits_in_any_batch(format: str, seed: int, rows: int, outputs: int, blocks: int, threads: int) -> None:
     rng = np.random.default_rng(seed)
     weight, x = weight_of(format, rng, outputs, 32 * blocks), rng.standard_normal((rows, 32 * blocks), dtype=np.float32)

@@ -56,7 +56,11 @@ def step(model: LlamaModel, kv: Array, block_size: int, shares: list[tuple[Run, 
     """Compute the next tokens of several sequences in one batch, and keep the logits of every one."""
     spans = [range(len(run.rows), len(run.rows) + n) for run, n in shares]
     positions = [p for span in spans for p in span]
-    slots = [run.table[p // block_size] * block_size + p % block_size for (run, _), span in zip(shares, spans, strict=True) for p in span]
+    slots = [
+        run.table[p // block_size] * block_size + p % block_size
+        for (run, _), span in zip(shares, spans, strict=True)
+        for p in span
+    ]
     batch = ForwardBatch(
         token_ids=ids([run.tokens[p] for (run, _), span in zip(shares, spans, strict=True) for p in span]),
         positions=ids(positions),
@@ -88,13 +92,20 @@ def test_logits_do_not_see_the_company(kind: str, kv_dtype: str, seed: int) -> N
     prompts = [list(map(int, rng.integers(0, 1024, rng.integers(1, LONGEST)))) for _ in range(rng.integers(1, 5))]
     blocks = list(rng.permutation(sum(-(-len(p) // block_size) for p in prompts) + 3))
     runs = [Run(p, [int(blocks.pop()) for _ in range(-(-len(p) // block_size))], []) for p in prompts]
-    kv = model.new_kv_cache(CacheConfig(block_size=block_size, num_blocks=len(blocks) + sum(len(r.table) for r in runs), kv_dtype=kv_dtype))
+    kv = model.new_kv_cache(
+        CacheConfig(block_size=block_size, num_blocks=len(blocks) + sum(len(r.table) for r in runs), kv_dtype=kv_dtype)
+    )
     if kv_dtype == "float32":
         kv[...] = np.nan  # what an earlier owner may have left
     while any(run.left for run in runs):
         waiting = [run for run in runs if run.left]
         chosen = [waiting[i] for i in rng.permutation(len(waiting))[: rng.integers(1, len(waiting) + 1)]]
-        step(model, kv, block_size, [(run, int(rng.integers(1, min(run.left, int(rng.choice([1, 20, LONGEST]))) + 1))) for run in chosen])
+        step(
+            model,
+            kv,
+            block_size,
+            [(run, int(rng.integers(1, min(run.left, int(rng.choice([1, 20, LONGEST]))) + 1))) for run in chosen],
+        )
     for run in runs:
         assert np.array_equal(np.array(run.rows), alone(one, run.tokens, kv_dtype))
 

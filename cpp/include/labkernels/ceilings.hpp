@@ -15,7 +15,10 @@ static double read(const float* x, int64_t begin, int64_t end) {
     for (vec& s : sums) s = set1(0.0f);
     int64_t i = begin;
     for (; i + 8 * LANES <= end; i += 8 * LANES)
-        for (int j = 0; j < 8; j++) sums[j] = sums[j] + load(x + i + j * LANES);
+        for (int j = 0; j < 8; j++) {
+            prefetch_l2(x + i + j * LANES + 2048);  // 8 KB on: a page further than the machine looks ahead by itself
+            sums[j] = sums[j] + load(x + i + j * LANES);
+        }
     double total = 0;
     for (; i < end; i++) total += x[i];
     for (const vec& s : sums) total += sum(s);
@@ -23,7 +26,7 @@ static double read(const float* x, int64_t begin, int64_t end) {
 }
 
 static void copy(float* out, const float* x, int64_t begin, int64_t end, bool past_caches) {
-    write_row(out + begin, end - begin, past_caches, [from = x + begin](int64_t i, int64_t n) { return load_some(from + i, n); });
+    write_row(out + begin, end - begin, past_caches, x + begin + 1024, [from = x + begin](int64_t i, int64_t n) { return load_some(from + i, n); });
 }
 
 static float multiply_adds(int64_t count) {  // lane multiply-adds

@@ -95,8 +95,8 @@ class Decoder {
         if (layer.q_norm) ops_.rms_norm(q, q, layer.q_norm, tokens * s_.heads, dim, s_.eps);
         if (layer.k_norm) ops_.rms_norm(k, k, layer.k_norm, tokens * s_.kv_heads, dim, s_.eps);
         ops_.over_rows(tokens, s_.heads * dim, [&](int64_t begin, int64_t end) {
-            ops_.kernels().rope(q, q, step.batch.positions, cos_, sin_, s_.heads, dim, begin, end);
-            ops_.kernels().rope(k, k, step.batch.positions, cos_, sin_, s_.kv_heads, dim, begin, end);
+            ops_.kernels().rope(q, q, step.batch.positions, cos_, sin_, s_.heads, dim, begin, end, false, nullptr);
+            ops_.kernels().rope(k, k, step.batch.positions, cos_, sin_, s_.kv_heads, dim, begin, end, false, nullptr);
         });
         const int64_t half = kv.blocks * s_.kv_heads * kv.block_size * row_bytes;
         uint8_t* pool = (uint8_t*)kv.data + 2 * half * (int64_t)index;

@@ -8,7 +8,7 @@
 //
 // Integer sums have no rounding, so all variants give the same bits whatever their order.
 #pragma once
-#include "labkernels/simd.hpp"
+#include "labkernels/rows.hpp"
 
 namespace labkernels::LAB_ISA {
 

@@ -19,7 +19,7 @@ struct AttentionArgs {
 
     int64_t group() const { return heads / kv_heads; }
     int64_t state_floats(int64_t tokens) const { return tokens * group() * (dim + 2); }
-    int64_t scratch_floats() const { return dim * TILE * (int8_pool ? 3 : 1); }
+    int64_t scratch_floats() const { return dim * (TILE * (int8_pool ? 3 : 1) + 16); }
 };
 
 struct AttentionItem {  // neighbouring queries of one sequence, and one kv head
@@ -48,7 +48,7 @@ struct KernelTable {
     Softmax softmax;
     Silu silu_and_mul;
     void (*rope)(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t heads, int64_t dim,
-                 int64_t begin, int64_t end);
+                 int64_t begin, int64_t end, bool past_caches, float* scratch);
     void (*quantize_rows)(const Activations& to, const float* x, int64_t columns, int64_t begin, int64_t end);
     int32_t (*quantize_group)(int8_t* q, float* d, float* s, const float* x, int64_t n);
     Matmul matmul;

@@ -54,9 +54,15 @@ constexpr int BLOCK_ROWS = 2, BLOCK_PANELS = 1;
 constexpr int BLOCK_ROWS = 2, BLOCK_PANELS = 1;
 #endif
 
+// The next panels are asked for while these are at work, and each set of rows asks for its share of them: so memory brings them
+// at an even pace, and not all during the first rows. Every `of`-th block, from `turn` on.
+struct Share {
+    int64_t turn, of;
+};
+
 template <Format F, int R, int P>
 static inline void block_register_tile(float* out, int64_t out_stride, const Activations& x, int64_t row, const Matrix& w, int64_t panel,
-                                       const float* bias, int64_t width) {
+                                       const float* bias, int64_t width, Share share) {
     constexpr bool NIBBLES = F != Format::q8_0;
     constexpr int GROUPS = NIBBLES ? 4 : 8;
     vec acc[R][P];
@@ -70,6 +76,7 @@ static inline void block_register_tile(float* out, int64_t out_stride, const Act
     const float *d = x.d + row * x.groups, *s = x.s + row * x.groups;
     const int32_t* sums = x.sums + row * x.groups;
     for (int64_t b = 0; b < x.groups; b++) {
+        const bool fetch = b % share.of == share.turn;
         ints dot[R][P];
         for (int r = 0; r < R; r++)
             for (int p = 0; p < P; p++)
@@ -77,6 +84,8 @@ static inline void block_register_tile(float* out, int64_t out_stride, const Act
         for (int g = 0; g < GROUPS; g++) {
             ints weights[P];
             const uint8_t* at = quants + (b * GROUPS + g) * 64;
+            if (fetch)
+                for (int p = 0; p < P; p++) prefetch_l2(at + (p + P) * next_panel);
             for (int p = 0; p < P; p++) weights[p] = NIBBLES ? load_bytes(at + p * next_panel) : load_signed(at + p * next_panel);
             for (int half = 0; half < (NIBBLES ? 2 : 1); half++)
                 for (int r = 0; r < R; r++) {
@@ -88,6 +97,7 @@ static inline void block_register_tile(float* out, int64_t out_stride, const Act
         }
         for (int p = 0; p < P; p++) {
             const uint8_t* at = quants + p * next_panel + scales + b * (F == Format::q4_1 ? 64 : 32);
+            if (fetch) prefetch_l2(at + P * next_panel);
             const vec scale = load_half(at), minimum = F == Format::q4_1 ? load_half(at + 32) : set1(0.0f);
             for (int r = 0; r < R; r++) {
                 acc[r][p] = fma(to_float(dot[r][p]), scale * set1(d[r * x.groups + b]), acc[r][p]);
@@ -99,12 +109,14 @@ static inline void block_register_tile(float* out, int64_t out_stride, const Act
         for (int p = 0; p < P; p++) store_n(out + r * out_stride + p * PANEL, acc[r][p], min_of(width - p * PANEL, PANEL));
 }
 
-template <Format F, int P, int R = BLOCK_ROWS>
+template <Format F, int P>
 static void block_rows(float* out, int64_t out_stride, const Activations& x, int64_t row, int64_t row_end, const Matrix& w, int64_t panel,
                        const float* bias, int64_t width) {
-    for (; row + R <= row_end; row += R) block_register_tile<F, R, P>(out + row * out_stride, out_stride, x, row, w, panel, bias, width);
-    if constexpr (R > 1)
-        if (row < row_end) block_rows<F, P, R - 1>(out, out_stride, x, row, row_end, w, panel, bias, width);
+    Share share{0, (row_end - row + BLOCK_ROWS - 1) / BLOCK_ROWS};
+    in_row_blocks<BLOCK_ROWS>(row, row_end, [&](int64_t r, auto count) {
+        block_register_tile<F, decltype(count)::value, P>(out + r * out_stride, out_stride, x, r, w, panel, bias, width, share);
+        share.turn++;
+    });
 }
 
 template <Format F>

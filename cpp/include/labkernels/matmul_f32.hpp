@@ -8,7 +8,7 @@
 // Bytes: the whole matrix once per chunk of rows.
 #pragma once
 #include "labkernels/matrix.hpp"
-#include "labkernels/simd.hpp"
+#include "labkernels/rows.hpp"
 
 namespace labkernels::LAB_ISA {
 
@@ -56,28 +56,27 @@ static inline void register_tile(float* out, int64_t out_stride, const float* x,
         for (int p = 0; p < P; p++) store_n(out + r * out_stride + p * PANEL, acc[r][p], min_of(width - p * PANEL, PANEL));
 }
 
-template <int P, int R = ROWS>
+template <int P>
 static void all_rows(float* out, int64_t out_stride, const float* x, const float* w, const float* bias, int64_t columns, int64_t width,
                      int64_t rows, Strip strip) {
-    int64_t r = 0;
-    for (; r + R <= rows; r += R) register_tile<R, P>(out + r * out_stride, out_stride, x + r * columns, w, bias, columns, width, strip);
-    if constexpr (R > 1)
-        if (r < rows) all_rows<P, R - 1>(out + r * out_stride, out_stride, x + r * columns, w, bias, columns, width, rows - r, strip);
+    in_row_blocks<ROWS>(0, rows, [&](int64_t r, auto count) {
+        register_tile<decltype(count)::value, P>(out + r * out_stride, out_stride, x + r * columns, w, bias, columns, width, strip);
+    });
 }
 
 static void matmul_f32(float* out, const float* x, const Matrix& w, const float* bias, int64_t row_begin, int64_t row_end,
                        int64_t panel_begin, int64_t panel_end) {
     const int64_t columns = w.columns, rows = row_end - row_begin, step = rows > 2 * ROWS ? 128 : columns;
+    if (columns == 0) return matmul_f32_reference(out, x, w, bias, row_begin, row_end, panel_begin, panel_end);  // the bias alone
     x += row_begin * columns;
     out += row_begin * w.rows;
     for (int64_t panel = panel_begin; panel < panel_end;) {
         const int64_t group = panel_end - panel >= PANELS ? PANELS : 1, width = min_of(group * PANEL, w.rows - panel * PANEL);
         const float *weights = (const float*)w.panel(panel), *added = bias ? bias + panel * PANEL : nullptr;
-        for (int64_t k = 0; k < columns || k == 0; k += step) {
+        for (int64_t k = 0; k < columns; k += step) {
             const Strip strip{k, min_of(k + step, columns)};
             if (group == PANELS) all_rows<PANELS>(out + panel * PANEL, w.rows, x, weights, added, columns, width, rows, strip);
             else all_rows<1>(out + panel * PANEL, w.rows, x, weights, added, columns, width, rows, strip);
-            if (step == 0) break;
         }
         panel += group;
     }

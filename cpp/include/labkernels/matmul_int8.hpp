@@ -32,33 +32,38 @@ constexpr int INT8_ROWS = 2, INT8_PANELS = 2;
 constexpr int INT8_ROWS = 2, INT8_PANELS = 1;
 #endif
 
-template <int P, int R = INT8_ROWS>
-static void int8_rows(float* out, int64_t out_stride, const Activations& x, int64_t row, int64_t row_end, const Matrix& w, int64_t panel,
-                      const float* bias, int64_t width) {
+template <int R, int P>
+static inline void int8_register_tile(float* out, int64_t out_stride, const Activations& x, int64_t row, const Matrix& w, int64_t panel,
+                                      const float* bias, int64_t width) {
     const int64_t fours = (w.columns + 3) / 4, next_panel = w.panel_bytes();
     const uint8_t* weights = w.panel(panel);
-    for (; row + R <= row_end; row += R) {
-        const int8_t* q = x.q + row * x.stride;
-        ints dot[R][P];
-        for (int r = 0; r < R; r++)
-            for (int p = 0; p < P; p++) dot[r][p] = splat(-LIFT * x.sums[row + r]);
-        for (int64_t k = 0; k < fours; k++) {
-            ints wk[P];
-            for (int p = 0; p < P; p++) wk[p] = load_signed(weights + p * next_panel + k * 64);
-            for (int r = 0; r < R; r++) {
-                const ints xk = splat(load_i32(q + r * x.stride + 4 * k));
-                for (int p = 0; p < P; p++) dot[r][p] = dot4_signed(dot[r][p], wk[p], xk);
-            }
-        }
-        for (int p = 0; p < P; p++) {
-            const int64_t n = min_of(width - p * PANEL, PANEL);
-            const vec scale = load((const float*)(weights + p * next_panel + w.quant_bytes()));
-            const vec start = bias ? load_n(bias + p * PANEL, n) : set1(0.0f);
-            for (int r = 0; r < R; r++) store_n(out + (row + r) * out_stride + p * PANEL, fma(to_float(dot[r][p]), scale * set1(x.d[row + r]), start), n);
+    const int8_t* q = x.q + row * x.stride;
+    ints dot[R][P];
+    for (int r = 0; r < R; r++)
+        for (int p = 0; p < P; p++) dot[r][p] = splat(-LIFT * x.sums[row + r]);
+    for (int64_t k = 0; k < fours; k++) {
+        ints wk[P];
+        for (int p = 0; p < P; p++) wk[p] = load_signed(weights + p * next_panel + k * 64);
+        for (int r = 0; r < R; r++) {
+            const ints xk = splat(load_i32(q + r * x.stride + 4 * k));
+            for (int p = 0; p < P; p++) dot[r][p] = dot4_signed(dot[r][p], wk[p], xk);
         }
     }
-    if constexpr (R > 1)
-        if (row < row_end) int8_rows<P, R - 1>(out, out_stride, x, row, row_end, w, panel, bias, width);
+    for (int p = 0; p < P; p++) {
+        const int64_t n = min_of(width - p * PANEL, PANEL);
+        const vec scale = load((const float*)(weights + p * next_panel + w.quant_bytes()));
+        const vec start = bias ? load_n(bias + p * PANEL, n) : set1(0.0f);
+        for (int r = 0; r < R; r++)
+            store_n(out + r * out_stride + p * PANEL, fma(to_float(dot[r][p]), scale * set1(x.d[row + r]), start), n);
+    }
+}
+
+template <int P>
+static void int8_rows(float* out, int64_t out_stride, const Activations& x, int64_t row, int64_t row_end, const Matrix& w, int64_t panel,
+                      const float* bias, int64_t width) {
+    in_row_blocks<INT8_ROWS>(row, row_end, [&](int64_t r, auto count) {
+        int8_register_tile<decltype(count)::value, P>(out + r * out_stride, out_stride, x, r, w, panel, bias, width);
+    });
 }
 
 static void matmul_int8(float* out, const Activations& x, const Matrix& w, const float* bias, int64_t row_begin, int64_t row_end,

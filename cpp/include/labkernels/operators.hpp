@@ -124,7 +124,7 @@ class Operators {
         const Activations q = quantized(x, rows, first);
         int64_t units = 0;
         for (int i = 0; i < count; i++) units += units_of(*list[i].weight);
-        const int64_t chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK, work = std::min(rows, ROW_CHUNK) * first.columns * UNIT * PANEL;
+        const int64_t chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK, work = std::min(rows, ROW_CHUNK) * first.columns * unit_of(first) * PANEL;
         pool_.run(chunks * units, 1 + (first.format == Format::f32 ? MIN_WORK : MIN_INT_WORK) / (work + 1), 0, [&](int64_t begin, int64_t end, float*) {
             for (int64_t at = begin; at < end; at++) {
                 int64_t unit = at % units;
@@ -132,7 +132,7 @@ class Operators {
                 for (; unit >= units_of(*product->weight); product++) unit -= units_of(*product->weight);
                 const Matrix& w = *product->weight;
                 const int64_t row = at / units * ROW_CHUNK, row_end = std::min(rows, row + ROW_CHUNK);
-                const int64_t panel = unit * UNIT, panel_end = std::min(w.panels(), panel + UNIT);
+                const int64_t panel = unit * unit_of(w), panel_end = std::min(w.panels(), panel + unit_of(w));
                 kernels_.matmul(product->out, x, q, w, product->bias, row, row_end, panel, panel_end);
                 then(row, row_end, panel * PANEL, std::min(w.rows, panel_end * PANEL));
             }
@@ -142,7 +142,9 @@ class Operators {
     void rope(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t tokens, int64_t heads,
               int64_t dim, int64_t table_rows) {
         check_ids("position", positions, tokens, table_rows);
-        over_rows(tokens, heads * dim, [&](int64_t begin, int64_t end) { kernels_.rope(out, x, positions, cos, sin, heads, dim, begin, end); });
+        pool_.run(tokens, rows_worth(heads * dim), heads * dim, [&](int64_t begin, int64_t end, float* scratch) {
+            kernels_.rope(out, x, positions, cos, sin, heads, dim, begin, end, past_caches(tokens * heads * dim), scratch);
+        });
     }
 
     // kv: (2, blocks, kv_heads, block_size, dim) float32, or int8 with 4 more bytes a row; one slot = block * block_size + offset
@@ -245,11 +247,12 @@ class Operators {
     }
 
    private:
-    static constexpr int64_t ROW_CHUNK = 512, UNIT = 4, QUERY_BLOCK = 16;
+    static constexpr int64_t ROW_CHUNK = 512, QUERY_BLOCK = 16;
     static constexpr int64_t MIN_WORK = 16384, MIN_INT_WORK = 65536;  // elements below which waking a thread costs more than it brings
 
     static int64_t rows_worth(int64_t dim) { return MIN_WORK / (dim + 1) + 1; }
-    static int64_t units_of(const Matrix& w) { return (w.panels() + UNIT - 1) / UNIT; }
+    static int64_t unit_of(const Matrix& w) { return w.format == Format::f32 || w.format == Format::int8 ? 4 : 2; }  // panels that a kernel takes at once
+    static int64_t units_of(const Matrix& w) { return (w.panels() + unit_of(w) - 1) / unit_of(w); }
     static bool past_caches(int64_t floats) { return floats >= 1 << 22; }  // 16 MB
 
     Activations quantized(const float* x, int64_t rows, const Matrix& w) {
@@ -258,7 +261,7 @@ class Operators {
         uint8_t* at = activations_.at_least(rows * (stride + 12 * groups));
         const Activations q{(int8_t*)at, (float*)(at + rows * stride), (float*)(at + rows * (stride + 4 * groups)),
                             (int32_t*)(at + rows * (stride + 8 * groups)), groups, stride};
-        over_rows(rows, w.columns, [&](int64_t begin, int64_t end) { kernels_.quantize_rows(q, x, w.columns, begin, end); });
+        pool_.run(rows, 1 + 2048 / (w.columns + 1), 0, [&](int64_t begin, int64_t end, float*) { kernels_.quantize_rows(q, x, w.columns, begin, end); });
         return q;
     }
 

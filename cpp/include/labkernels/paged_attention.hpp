@@ -41,7 +41,7 @@ constexpr int QUERY_ROWS = 2;
 #endif
 constexpr int TILE_VECTORS = TILE / LANES;
 
-// Where a tile's rows of K and V lie; null past the last key.
+// Where a tile's rows of K and V lie; past the last key, the last.
 struct Rows {
     const char *k[TILE], *v[TILE];
     int64_t row_bytes;
@@ -49,21 +49,28 @@ struct Rows {
     // Those of the next tile are asked for a few at a time while this one is at work, at the pace at which memory brings them:
     // pages lie anywhere, so the machine cannot foresee them.
     void ask(const char* row) const {
-        if (!row) return;
-        for (int64_t line = 0; line < row_bytes; line += 64) prefetch(row + line);
+        for (const char* line = row; line < row + row_bytes; line += 64) prefetch_l2(line);
     }
 };
 
 static inline Rows rows_from(const AttentionArgs& a, const AttentionItem& item, int64_t key, int64_t last) {
     Rows rows;
     rows.row_bytes = a.int8_pool ? a.dim + 4 : a.dim * 4;
-    int64_t block = key / a.block_size, offset = key % a.block_size;
-    for (int64_t j = 0; j < TILE; j++, offset++) {
-        if (offset == a.block_size) block++, offset = 0;
-        const bool there = key + j <= last;
-        const int64_t slot = there ? (item.table[block] * a.kv_heads + item.kv_head) * a.block_size + offset : 0;
-        rows.k[j] = there ? (const char*)a.keys + slot * rows.row_bytes : nullptr;
-        rows.v[j] = there ? (const char*)a.values + slot * rows.row_bytes : nullptr;
+    int64_t j = 0, block = key / a.block_size, offset = key % a.block_size;
+    while (j < TILE && key + j <= last) {  // a block at a time: its slots are neighbours
+        const int64_t first_slot = (item.table[block] * a.kv_heads + item.kv_head) * a.block_size + offset;
+        const int64_t end = min_of(min_of(j + a.block_size - offset, TILE), last + 1 - key);
+        const char *k = (const char*)a.keys + first_slot * rows.row_bytes, *v = (const char*)a.values + first_slot * rows.row_bytes;
+        for (; j < end; j++, k += rows.row_bytes, v += rows.row_bytes) {
+            rows.k[j] = k;
+            rows.v[j] = v;
+        }
+        block++;
+        offset = 0;
+    }
+    for (; j < TILE; j++) {
+        rows.k[j] = j ? rows.k[j - 1] : (const char*)a.keys;
+        rows.v[j] = j ? rows.v[j - 1] : (const char*)a.values;
     }
     return rows;
 }
@@ -175,14 +182,6 @@ static inline void absorb_rows(const AttentionArgs& a, const AttentionItem& item
     for (; i < a.dim; i += LANES) add_values<R, 1>(parts, keep, scores, tile.v, counts, i, min_of(LANES, a.dim - i), nullptr);
 }
 
-template <int R = QUERY_ROWS>
-static void absorb_all(const AttentionArgs& a, const AttentionItem& item, float* states, int64_t row, int64_t rows, const Tile& tile,
-                       int64_t first_key, int64_t end_key, const Rows* ahead) {
-    for (; row + R <= rows; row += R, ahead = nullptr) absorb_rows<R>(a, item, states, row, tile, first_key, end_key, ahead);
-    if constexpr (R > 1)
-        if (row < rows) absorb_all<R - 1>(a, item, states, row, rows, tile, first_key, end_key, ahead);
-}
-
 // The item's queries over the keys of one split, into fresh states (tokens x group rows). scratch: args.scratch_floats().
 static void attend_split(const AttentionArgs& a, const AttentionItem& item, int64_t split, float* states, float* scratch) {
     const int64_t group = a.group(), rows = item.tokens * group, last = a.positions[item.token + item.tokens - 1];
@@ -194,7 +193,8 @@ static void attend_split(const AttentionArgs& a, const AttentionItem& item, int6
     }
     Tile tile;
     tile.turned = scratch;
-    float* expanded = scratch + a.dim * TILE;
+    float *gathered = scratch + a.dim * TILE, *expanded = gathered + a.dim * LANES;
+    const bool side_by_side = a.int8_pool || a.block_size % LANES == 0;  // whether 16 keys always lie in one piece
     int64_t first_row = 0;
     Rows ahead = rows_from(a, item, split * SPLIT, last);
     for (int64_t key = split * SPLIT; key < min_of((split + 1) * SPLIT, last + 1); key += TILE) {
@@ -205,15 +205,20 @@ static void attend_split(const AttentionArgs& a, const AttentionItem& item, int6
             tile.k[j] = row_of(a, here.k[j], expanded + j * a.dim);
             tile.v[j] = row_of(a, here.v[j], expanded + (TILE + j) * a.dim);
         }
-        for (int64_t j = count; j < TILE; j++) tile.k[j] = tile.k[0];  // no key: these scores are masked
-        for (int64_t j = 0; j < TILE; j += LANES) {
-            int64_t d = 0;
-            for (; d + 4 <= a.dim; d += 4) transpose16x4(tile.turned + d * TILE + j, TILE, tile.k + j, d);
-            for (; d < a.dim; d++)
-                for (int64_t i = 0; i < LANES; i++) tile.turned[d * TILE + j + i] = tile.k[j + i][d];
+        for (int64_t j = 0; j < count; j += LANES) {  // past `count` stand old numbers: their scores are masked
+            const float* keys = tile.k[j];
+            if (!side_by_side) {
+                for (int64_t i = 0; i < min_of(LANES, count - j); i++) memcpy(gathered + i * a.dim, tile.k[j + i], (size_t)a.dim * 4);
+                keys = gathered;
+            }
+            transpose16(tile.turned + j, TILE, keys, a.dim, a.dim);
         }
         while (a.positions[item.token + first_row / group] < key) first_row += group;  // these queries see nothing of the tile
-        absorb_all<>(a, item, states, first_row, rows, tile, key, key + count, &ahead);
+        const Rows* next = &ahead;
+        in_row_blocks<QUERY_ROWS>(first_row, rows, [&](int64_t row, auto count_of) {
+            absorb_rows<decltype(count_of)::value>(a, item, states, row, tile, key, key + count, next);
+            next = nullptr;
+        });
     }
 }
 

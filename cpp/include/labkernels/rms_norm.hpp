@@ -10,7 +10,7 @@
 //
 // Exactness: element i adds its square to lane i mod 64, then the fixed tree. The order depends on dim alone.
 #pragma once
-#include "labkernels/simd.hpp"
+#include "labkernels/rows.hpp"
 
 namespace labkernels::LAB_ISA {
 
@@ -72,7 +72,8 @@ static void rms_norm(float* out, const float* x, const float* weight, int64_t di
     for (int64_t row = begin; row < end; row++) {
         const auto at = [from = x + row * dim](int64_t i, int64_t n) { return load_some(from + i, n); };
         const vec scale = set1(inverse_rms(dim, eps, at));
-        write_row(out + row * dim, dim, past_caches, [&](int64_t i, int64_t n) { return at(i, n) * scale * load_some(weight + i, n); });
+        write_row(out + row * dim, dim, past_caches, x + (row + 1) * dim,
+                  [&](int64_t i, int64_t n) { return at(i, n) * scale * load_some(weight + i, n); });
     }
 }
 
@@ -83,8 +84,9 @@ static void add_rms_norm(float* out, float* total, const float* x, const float* 
     for (int64_t row = begin; row < end; row++) {
         const auto at = [a = x + row * dim, b = residual + row * dim](int64_t i, int64_t n) { return load_some(a + i, n) + load_some(b + i, n); };
         const vec scale = set1(inverse_rms(dim, eps, at));
-        write_row(out + row * dim, dim, past_caches, [&](int64_t i, int64_t n) { return at(i, n) * scale * load_some(weight + i, n); });
-        write_row(total + row * dim, dim, past_caches, at);
+        write_row(out + row * dim, dim, past_caches, x + (row + 1) * dim,
+                  [&](int64_t i, int64_t n) { return at(i, n) * scale * load_some(weight + i, n); });
+        write_row(total + row * dim, dim, past_caches, residual + (row + 1) * dim, at);
     }
 }
 

@@ -21,8 +21,10 @@ constexpr int64_t LANES = 16;
 
 #if defined(__GNUC__)
 static inline void prefetch(const void* p) { __builtin_prefetch(p); }
+static inline void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 #else
 static inline void prefetch(const void*) {}
+static inline void prefetch_l2(const void*) {}
 #endif
 
 static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -187,39 +189,28 @@ static inline float fma1(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float fma1(float a, float b, float c) { return a * b + c; }
 #endif
 
-// out[c * stride + r] = rows[r][c] for 16 rows and four columns
-static inline void transpose16x4(float* out, int64_t stride, const float* const* rows, int64_t column) {
-#if defined(LAB_ISA_AVX512) || defined(LAB_ISA_AVX2)
-    vec t[4];
-    for (int i = 0; i < 4; i++) t[i] = four_each(rows[i] + column, rows[i + 4] + column, rows[i + 8] + column, rows[i + 12] + column);
-    const vec a = unpack_low(t[0], t[1]), b = unpack_high(t[0], t[1]), c = unpack_low(t[2], t[3]), d = unpack_high(t[2], t[3]);
-    store(out, pairs_low(a, c));
-    store(out + stride, pairs_high(a, c));
-    store(out + 2 * stride, pairs_low(b, d));
-    store(out + 3 * stride, pairs_high(b, d));
-#else
-    for (int c = 0; c < 4; c++)
-        for (int r = 0; r < LANES; r++) out[c * stride + r] = rows[r][column + c];
-#endif
-}
-
-// out[i] = at(i, n) for all of n elements, in vectors; `at(i, count)` gives elements i to i + count. With `past_caches` the
-// lines are written without being read first, which saves a third of the traffic where the output is larger than the caches.
-template <class At>
-static inline void write_row(float* out, int64_t n, bool past_caches, const At& at) {
-    int64_t i = 0;
-    if (past_caches) {
-        i = min_of(n, (int64_t)((64 - (uintptr_t)out % 64) / 4 % 16));
-        if (i) store_n(out, at(0, i), i);
-        for (; i + LANES <= n; i += LANES) stream(out + i, at(i, LANES));
-    } else {
-        for (; i + LANES <= n; i += LANES) store(out + i, at(i, LANES));
-    }
-    if (i < n) store_n(out + i, at(i, n - i), n - i);
-}
-static inline vec load_some(const float* p, int64_t n) { return n == LANES ? load(p) : load_n(p, n); }
-
 // The one tree: lane i meets lane i + 8, then i + 4, i + 2, i + 1.
+#if defined(LAB_ISA_AVX512) || defined(LAB_ISA_AVX2)
+template <class Meet>
+static inline float down_the_tree(__m256 halves, const Meet& meet) {
+    __m128 t = meet(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+    t = meet(t, _mm_movehl_ps(t, t));
+    return _mm_cvtss_f32(meet(t, _mm_movehdup_ps(t)));
+}
+#if defined(LAB_ISA_AVX512)
+static inline __m256 low_half(vec a) { return _mm512_castps512_ps256(a.v); }
+static inline __m256 high_half(vec a) { return _mm512_extractf32x8_ps(a.v, 1); }
+#else
+static inline __m256 low_half(vec x) { return x.a; }
+static inline __m256 high_half(vec x) { return x.b; }
+#endif
+static inline float sum(vec a) {
+    return down_the_tree(_mm256_add_ps(low_half(a), high_half(a)), [](__m128 x, __m128 y) { return _mm_add_ps(x, y); });
+}
+static inline float largest(vec a) {
+    return down_the_tree(_mm256_max_ps(low_half(a), high_half(a)), [](__m128 x, __m128 y) { return _mm_max_ps(x, y); });
+}
+#else
 static inline float sum(vec a) {
     float t[LANES];
     store(t, a);
@@ -234,6 +225,7 @@ static inline float largest(vec a) {
     for (int i = 1; i < LANES; i++) m = t[i] > m ? t[i] : m;
     return m;
 }
+#endif
 
 // exp by 2^n e^r with |r| <= ln2 / 2 and a polynomial of degree 6 (Cephes expf): within 2 ulp. Exactly 1 at 0, exactly 0
 // below -87.3 (so a masked key of -inf weighs nothing), saturated above 88. A NaN stays a NaN.

@@ -9,7 +9,7 @@
 //
 // Exactness: element i adds to lane i mod 64, then the fixed tree.
 #pragma once
-#include "labkernels/simd.hpp"
+#include "labkernels/rows.hpp"
 
 namespace labkernels::LAB_ISA {
 
@@ -61,7 +61,7 @@ static void softmax(float* out, const float* x, int64_t dim, int64_t begin, int6
             lanes[j] = lanes[j] + load_n(powers + i, n);  // the lanes past the row stay 0
         }
         const vec scale = set1(1.0f / sum((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])));
-        write_row(to, dim, past_caches, [&](int64_t k, int64_t n) { return load_some(powers + k, n) * scale; });
+        write_row(to, dim, past_caches, from + dim, [&](int64_t k, int64_t n) { return load_some(powers + k, n) * scale; });
     }
 }
 

@@ -73,7 +73,7 @@ class ThreadPool {
         for (int i = 0; i < (alone ? 1 : size()); i++)
             if ((int64_t)team_->scratch[i].size() < scratch_floats) team_->scratch[i].resize((size_t)scratch_floats);
         if (alone) return work(0, items, team_->scratch[0].data());
-        Job job{items, std::max(grain, items / (32 * size())), &work,
+        Job job{items, std::max<int64_t>(grain, 1), size(), &work,
                 [](const void* w, int64_t b, int64_t e, float* s) { (*static_cast<const Work*>(w))(b, e, s); }};
         team_->start(&job);
         job.take_chunks(team_->scratch[0].data());
@@ -86,14 +86,20 @@ class ThreadPool {
     static constexpr int SPINS = 1000;  // of some 40 to 140 cycles each
 
     struct Job {
-        int64_t items, chunk;
+        int64_t items, grain, shares;
         const void* work;
         void (*call)(const void*, int64_t, int64_t, float*);
         std::atomic<int64_t> next{0};
 
+        // A share of what is left, so large pieces first (neighbouring items are neighbours in memory) and small ones at the end
+        // (so that all are done at the same time).
         void take_chunks(float* scratch) {
-            for (int64_t at; (at = next.fetch_add(chunk, std::memory_order_relaxed)) < items;)
-                call(work, at, std::min(at + chunk, items), scratch);
+            for (int64_t at = next.load(std::memory_order_relaxed); at < items;) {
+                const int64_t end = std::min(items, at + std::max(grain, (items - at) / shares));
+                if (!next.compare_exchange_weak(at, end, std::memory_order_relaxed)) continue;
+                call(work, at, end, scratch);
+                at = next.load(std::memory_order_relaxed);
+            }
         }
     };
 

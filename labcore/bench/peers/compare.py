@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from labcore.bench.ceilings import measure_ceilings
-from labcore.bench.harness import Goal, alternate
+from labcore.bench.harness import QUIET, Goal, alternate
 from labcore.bench.peers.ours import F32
 from labcore.bench.peers.process import PeerFailed, PeerProcess
 from labcore.bench.stamp import stamp
@@ -215,4 +215,7 @@ def _goals(
     for workload, peer, bound in GOALS:
         why = absent.get(peer) or absent.get(f"{peer}, {workload}") or absent.get(workload, "")
         value = ratios.get(workload, {}).get(peer)
+        run = next((r for r in results.values() if peer in r["ratios"] and r["workload"] == workload), None)
+        if run and (run["foreign_cores"] or 0) + (run["stolen_cores"] or 0) > QUIET:
+            why = f"taken while {run['foreign_cores']:.2f} cores were busy for others"
         yield Goal(name=f"{workload}: times as fast as {peer}", value=value, bound=bound, why=why)
