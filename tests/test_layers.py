@@ -28,6 +28,16 @@ def test_figures_of_the_set_up_are_those_of_the_committed_result() -> None:
     assert "cores" in result["machine"]
 
 
+def test_figures_of_the_peers_are_those_of_the_committed_result() -> None:
+    result = json.loads((ROOT / "book/results/peers.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    for workload, run in result["results"].items():
+        if "labcore" in run["tokens_per_second"]:
+            ratios = [f"{run['ratios'][peer]:.1f}" for peer in ("llama.cpp", "OpenVINO", "CTranslate2", "transformers")]
+            assert " | ".join([f"| {workload}", f"{run['tokens_per_second']['labcore']:.0f}", *ratios]) + " |" in readme, workload
+    assert result["stamp"]["processor"] and result["threads"] == 2
+
+
 @pytest.mark.parametrize(
     "command", ["python3 -m labcore up", "python3 -m labcore verify", "labcore fetch smollm2", "pytest --nbval"]
 )

@@ -4,13 +4,14 @@ The reference is the model of the same file with its weights expanded to float32
 own words) the distributions for the next token are compared: the mean of KL(reference || other) in nats, and how often the best
 token is the same. llama.cpp is asked for the same file and text, where it is installed.
 
-    >>> bench_quality("smollm2")["engines"]["labcore"]["kl"]       # doctest: +SKIP
+    >>> bench_quality("smollm2")["engines"]["labcore"]["mean_kl"]       # doctest: +SKIP
     0.0021
 """
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +28,10 @@ from labcore.loaders import zoo
 from labcore.loaders.load import load_checkpoint
 from labcore.model.llama import LlamaModel
 from labcore.model.weights import load_model
+from labcore.quant.error import logit_error
 
 TEXT = Path(__file__).parent / "texts" / "the_mill_and_the_machine.txt"
 NUM_TOKENS = 1000
-ROWS = 64  # compared at a time, in float64
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """(rows, vocabulary), float64."""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-
-
-def divergence(reference: np.ndarray, other: np.ndarray) -> dict[str, float]:
-    """Logits (tokens, vocabulary) of both -> mean and worst KL(reference || other) in nats, share of equal best tokens."""
-    if reference.shape != other.shape:
-        raise InvalidRequest(f"logits of shape {other.shape} were to be compared with {reference.shape}; expected the same shape")
-    kl: list[float] = []
-    for at in range(0, len(reference), ROWS):
-        p, q = log_softmax(reference[at : at + ROWS]), log_softmax(other[at : at + ROWS])
-        kl += (np.exp(p) * (p - q)).sum(axis=-1).tolist()
-    same = reference.argmax(axis=-1) == other.argmax(axis=-1)
-    return {"kl": float(np.mean(kl)), "worst_kl": float(np.max(kl)), "same_best_token": float(same.mean())}
 
 
 def logits_of(model: LlamaModel, token_ids: list[int]) -> np.ndarray:
@@ -65,10 +47,10 @@ def bench_quality(model: str = "smollm2", *, num_tokens: int = NUM_TOKENS, threa
     if len(ids) < num_tokens:
         raise InvalidRequest(f"the text has {len(ids)} tokens for this model; expected {num_tokens}: ask for fewer")
     reference = logits_of(load_model(checkpoint, weights="f32", backend=backend), ids)
-    engines = {"labcore": divergence(reference, logits_of(load_model(checkpoint, backend=backend), ids))}
+    engines = {"labcore": asdict(logit_error(reference, logits_of(load_model(checkpoint, backend=backend), ids)))}
     absent: dict[str, str] = {}
     try:
-        engines["llama.cpp"] = divergence(reference, _llama_cpp(model, ids, threads or num_cores()))
+        engines["llama.cpp"] = asdict(logit_error(reference, _llama_cpp(model, ids, threads or num_cores())))
     except PeerFailed as error:
         absent["llama.cpp"] = str(error)
     return {

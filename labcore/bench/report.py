@@ -147,7 +147,7 @@ def print_peers(document: Document) -> None:
 def print_quality(document: Document) -> None:
     print_head(document)
     rows = [
-        [name, f"{found['kl']:.5f}", f"{found['worst_kl']:.3f}", f"{found['same_best_token']:.1%}"]
+        [name, f"{found['mean_kl']:.5f}", f"{found['max_kl']:.3f}", f"{found['same_best']:.1%}"]
         for name, found in document["engines"].items()
     ]
     title = f"{document['tokens']} tokens of {document['text']}: against the same file in float32"

@@ -36,7 +36,7 @@ class BackendUnavailable(LabError, RuntimeError):
 
 
 class BrokenArtefact(LabError, RuntimeError):
-    """A compiled file that is there and cannot be used: of another machine, of another Python, damaged. No other backend steps in."""
+    """A compiled file that cannot be used: of another machine or Python, or damaged. No other backend steps in."""
 
 
 class FetchFailed(LabError, RuntimeError):

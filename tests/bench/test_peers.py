@@ -162,23 +162,6 @@ def test_other_engines_run_smollm2_or_are_listed_with_the_reason(module: str) ->
         assert peer.seconds(Workload(batch=2, prompt_tokens=4, new_tokens=3), seed=0) > 0
 
 
-def test_the_divergence_is_that_of_the_definition() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, 150, 7)).astype(np.float32)  # more rows than are compared at a time
-    p, q = (np.exp(x.astype(float)) / np.exp(x.astype(float)).sum(axis=-1, keepdims=True) for x in (a, b))
-    found = quality.divergence(a, b)
-    each = (p * np.log(p / q)).sum(axis=-1)
-    assert found["kl"] == pytest.approx(each.mean()) and found["worst_kl"] == pytest.approx(each.max())
-    assert found["same_best_token"] == (a.argmax(-1) == b.argmax(-1)).mean()
-    assert quality.divergence(a, a + 3) == {
-        "kl": pytest.approx(0, abs=1e-6),
-        "worst_kl": pytest.approx(0, abs=1e-5),
-        "same_best_token": 1.0,
-    }
-    with pytest.raises(ValueError, match="expected the same shape"):
-        quality.divergence(a, b[:5])
-
-
 def test_the_text_is_long_enough_for_smollm2() -> None:
     ids = load_checkpoint("smollm2").tokenizer.encode(quality.TEXT.read_text(encoding="utf-8"))
     assert len(ids) >= quality.NUM_TOKENS

@@ -2,11 +2,11 @@
 // the same bits; what is saved is what lies between them:
 //
 //   arrays       buffers that stay, instead of some 400 new arrays a step
-//   regions      q, k and v are one parallel region, gate and up another, with silu on each piece while it is in the cache
+//   regions      q, k and v are one parallel region; gate, up and silu another, a piece at a time while it is in the cache
 //   activations  quantized once for the products that share them
 //   rows         behind the last attention only those whose logits are wanted
 //
-// Per step and layer: 5 parallel regions for one token, 9 for many.
+// Per step and layer: 4 or 5 parallel regions for one token (attention has its own once there is enough of it), 12 for many.
 #pragma once
 #include "labkernels/operators.hpp"
 
@@ -91,7 +91,7 @@ class Decoder {
     void attention(float* out, const float* x, float* q, float* k, float* v, const LayerArgs& layer, size_t index, const Step& step, const KVPool& kv) {
         const int64_t tokens = step.batch.tokens, dim = s_.dim, row_bytes = kv.int8 ? dim + 4 : dim * 4;
         const Product list[] = {{q, &layer.q.weight, layer.q.bias}, {k, &layer.k.weight, layer.k.bias}, {v, &layer.v.weight, layer.v.bias}};
-        together(list, 3, x, tokens, [](int64_t, int64_t, int64_t, int64_t) {});
+        projections(list, x, tokens);
         if (layer.q_norm) ops_.rms_norm(q, q, layer.q_norm, tokens * s_.heads, dim, s_.eps);
         if (layer.k_norm) ops_.rms_norm(k, k, layer.k_norm, tokens * s_.kv_heads, dim, s_.eps);
         ops_.over_rows(tokens, s_.heads * dim, [&](int64_t begin, int64_t end) {
@@ -106,23 +106,34 @@ class Decoder {
                     step.batch);
     }
 
-    // a = silu(gate x) * (up x), piece by piece: whoever finishes the second half of a piece multiplies it
+    // a = silu(gate x) * (up x), piece by piece: some outputs of gate, the same of up, and their product
     void gate_and_up(float* a, float* b, const float* x, int64_t rows, const LayerArgs& layer) {
-        const Product list[] = {{a, &layer.gate.weight, layer.gate.bias}, {b, &layer.up.weight, layer.up.bias}};
-        together(list, 2, x, rows, [](int64_t, int64_t, int64_t, int64_t) {});
-        ops_.silu_and_mul(a, a, b, rows * s_.intermediate);
+        const Matrix &gate = layer.gate.weight, &up = layer.up.weight;
+        if (gate.format != up.format) {
+            linear(a, x, rows, layer.gate);
+            linear(b, x, rows, layer.up);
+            return ops_.silu_and_mul(a, a, b, rows * gate.rows);
+        }
+        const Product product{a, &gate, layer.gate.bias};
+        ops_.products(&product, 1, x, rows, [&](const Activations& q, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
+            const KernelTable& kernels = ops_.kernels();
+            kernels.matmul(b, x, q, up, layer.up.bias, row, row_end, panel, panel_end);
+            for (; row < row_end; row++) {
+                float *g = a + row * gate.rows, *u = b + row * gate.rows;
+                kernels.silu_and_mul(g, g, u, panel * PANEL, std::min(gate.rows, panel_end * PANEL), false);
+            }
+        });
+    }
+
+    // q, k and v in one region where they quantize x in the same groups
+    void projections(const Product (&list)[3], const float* x, int64_t rows) {
+        const int64_t groups = list[0].weight->groups();
+        if (list[1].weight->groups() == groups && list[2].weight->groups() == groups)
+            return ops_.products(list, 3, x, rows, [](const Activations&, int64_t, int64_t, int64_t, int64_t) {});
+        for (const Product& p : list) ops_.linear(p.out, x, rows, *p.weight, p.bias);
     }
 
     void linear(float* out, const float* x, int64_t rows, const Projection& p) { ops_.linear(out, x, rows, p.weight, p.bias); }
-
-    // in one region where the matrices quantize x in the same groups
-    template <class Then>
-    void together(const Product* list, int count, const float* x, int64_t rows, const Then& then) {
-        bool same = true;
-        for (int i = 1; i < count; i++) same = same && list[i].weight->groups() == list[0].weight->groups();
-        if (same) return ops_.products(list, count, x, rows, then);
-        for (int i = 0; i < count; i++) ops_.products(list + i, 1, x, rows, then);
-    }
 
     static void take_rows(float* to, const float* from, const Step& step, int64_t width) {
         for (int64_t i = 0; i < step.num_rows; i++) std::memcpy(to + i * width, from + step.rows[i] * width, (size_t)width * 4);

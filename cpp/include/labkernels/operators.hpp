@@ -112,12 +112,12 @@ class Operators {
 
     void linear(float* out, const float* x, int64_t rows, const Matrix& w, const float* bias) {
         const Product one{out, &w, bias};
-        products(&one, 1, x, rows, [](int64_t, int64_t, int64_t, int64_t) {});
+        products(&one, 1, x, rows, [](const Activations&, int64_t, int64_t, int64_t, int64_t) {});
     }
 
     // Products that share x, in one parallel region; all in float32, or all quantized in the same groups. What is shared out is
     // (chunk of rows, group of panels): a chunk streams the weights from memory once, its rows from the caches. `then` is
-    // called with the rows and the outputs that were just written, for what can be done while they are in the caches.
+    // called with the left operand, the rows and the panels that were just computed, for what is best done while they are at hand.
     template <class Then>
     void products(const Product* list, int count, const float* x, int64_t rows, const Then& then) {
         const Matrix& first = *list[0].weight;
@@ -134,7 +134,7 @@ class Operators {
                 const int64_t row = at / units * ROW_CHUNK, row_end = std::min(rows, row + ROW_CHUNK);
                 const int64_t panel = unit * unit_of(w), panel_end = std::min(w.panels(), panel + unit_of(w));
                 kernels_.matmul(product->out, x, q, w, product->bias, row, row_end, panel, panel_end);
-                then(row, row_end, panel * PANEL, std::min(w.rows, panel_end * PANEL));
+                then(q, row, row_end, panel, panel_end);
             }
         });
     }

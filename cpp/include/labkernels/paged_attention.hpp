@@ -45,11 +45,20 @@ constexpr int TILE_VECTORS = TILE / LANES;
 struct Rows {
     const char *k[TILE], *v[TILE];
     int64_t row_bytes;
+};
 
-    // Those of the next tile are asked for a few at a time while this one is at work, at the pace at which memory brings them:
-    // pages lie anywhere, so the machine cannot foresee them.
-    void ask(const char* row) const {
-        for (const char* line = row; line < row + row_bytes; line += 64) prefetch_l2(line);
+// Asks for the rows of the next tile, a few lines at each small step of this one: at the pace at which memory brings them.
+// Pages lie anywhere, so the machine cannot foresee them; asked for all at once, they would hold up the work.
+struct Fetch {
+    const Rows& rows;
+    int64_t row = 0, at = 0;
+
+    void lines(int count) {
+        for (; count && row < 2 * TILE; count--) {
+            prefetch_l2((row < TILE ? rows.k[row] : rows.v[row - TILE]) + at);
+            at += 64;
+            if (at >= rows.row_bytes) at = 0, row++;
+        }
     }
 };
 
@@ -100,31 +109,32 @@ static void paged_attention_reference(const AttentionArgs& a, const AttentionIte
         }
 }
 
-// scores[r][j] = scale * sum over d of q[r][d] * turned[d][j]
-template <int R>
-static inline void score_rows(float* scores, const float* const* q, const float* turned, int64_t dim, float scale, const Rows* ahead) {
-    vec acc[R][TILE_VECTORS];
+// scores[r][j] = scale * sum over d of q[r][d] * turned[d][j], for V vectors of keys j
+template <int R, int V>
+static inline void score_rows(float* scores, const float* const* q, const float* turned, int64_t dim, float scale, Fetch& fetch) {
+    vec acc[R][V];
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = set1(0.0f);
+        for (int v = 0; v < V; v++) acc[r][v] = set1(0.0f);
     for (int64_t d = 0; d < dim; d++) {
-        if (ahead) ahead->ask(ahead->k[d % TILE]);
-        vec k[TILE_VECTORS];
-        for (int v = 0; v < TILE_VECTORS; v++) k[v] = load(turned + d * TILE + v * LANES);
+        fetch.lines(2);
+        vec k[V];
+        for (int v = 0; v < V; v++) k[v] = load(turned + d * TILE + v * LANES);
         for (int r = 0; r < R; r++)
-            for (int v = 0; v < TILE_VECTORS; v++) acc[r][v] = fma(set1(q[r][d]), k[v], acc[r][v]);
+            for (int v = 0; v < V; v++) acc[r][v] = fma(set1(q[r][d]), k[v], acc[r][v]);
     }
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < TILE_VECTORS; v++) store(scores + r * TILE + v * LANES, acc[r][v] * set1(scale));
+        for (int v = 0; v < V; v++) store(scores + r * TILE + v * LANES, acc[r][v] * set1(scale));
 }
 
 // Turns a row of scores, of which `count` are seen, into weights; updates max and sum; returns what the old values keep.
 static inline float weigh(Running part, float* scores, int64_t count) {
-    for (int64_t j = count; j < TILE; j++) scores[j] = -INFINITY;
+    const int64_t vectors = (count + LANES - 1) / LANES;
+    for (int64_t j = count; j < vectors * LANES; j++) scores[j] = -INFINITY;
     vec top = load(scores);
-    for (int v = 1; v < TILE_VECTORS; v++) top = max(top, load(scores + v * LANES));
+    for (int64_t v = 1; v < vectors; v++) top = max(top, load(scores + v * LANES));
     const float tile_max = largest(top), new_max = tile_max > *part.max ? tile_max : *part.max;
     vec total = set1(0.0f);
-    for (int v = 0; v < TILE_VECTORS; v++) {
+    for (int64_t v = 0; v < vectors; v++) {
         const vec weights = exp(load(scores + v * LANES) - set1(new_max));
         store(scores + v * LANES, weights);
         total = total + weights;
@@ -138,13 +148,13 @@ static inline float weigh(Running part, float* scores, int64_t count) {
 // values[r][i] = values[r][i] * keep[r] + sum over j < counts[r] of weights[r][j] * v[j][i]; counts ascend
 template <int R, int V>
 static inline void add_values(const Running* parts, const float* keep, const float* weights, const float* const* v, const int64_t* counts,
-                              int64_t at, int64_t width, const Rows* ahead) {
+                              int64_t at, int64_t width, Fetch& fetch) {
     vec acc[R][V];
     const auto load_value = [&](const float* p, int i) { return load_some(p + at + i * LANES, min_of(LANES, width - i * LANES)); };
     for (int r = 0; r < R; r++)
         for (int i = 0; i < V; i++) acc[r][i] = load_value(parts[r].values, i) * set1(keep[r]);
     for (int64_t j = 0; j < counts[0]; j++) {
-        if (ahead) ahead->ask(ahead->v[j]);
+        fetch.lines(3);
         vec values[V];
         for (int i = 0; i < V; i++) values[i] = load_value(v[j], i);
         for (int r = 0; r < R; r++)
@@ -164,7 +174,7 @@ struct Tile {
 
 template <int R>
 static inline void absorb_rows(const AttentionArgs& a, const AttentionItem& item, float* states, int64_t row, const Tile& tile, int64_t first_key,
-                               int64_t end_key, const Rows* ahead) {
+                               int64_t end_key, Fetch& fetch) {
     const float* q[R];
     float scores[R * TILE], keep[R];
     Running parts[R];
@@ -175,11 +185,13 @@ static inline void absorb_rows(const AttentionArgs& a, const AttentionItem& item
         parts[r] = running(states, row + r, a.dim);
         counts[r] = min_of(end_key, a.positions[token] + 1) - first_key;
     }
-    score_rows<R>(scores, q, tile.turned, a.dim, a.scale, ahead);
+    with_count<TILE_VECTORS>(0, (counts[R - 1] + LANES - 1) / LANES, [&](int64_t, auto vectors) {
+        score_rows<R, decltype(vectors)::value>(scores, q, tile.turned, a.dim, a.scale, fetch);
+    });
     for (int r = 0; r < R; r++) keep[r] = weigh(parts[r], scores + r * TILE, counts[r]);
     int64_t i = 0;
-    for (; i + 4 * LANES <= a.dim; i += 4 * LANES) add_values<R, 4>(parts, keep, scores, tile.v, counts, i, 4 * LANES, i ? nullptr : ahead);
-    for (; i < a.dim; i += LANES) add_values<R, 1>(parts, keep, scores, tile.v, counts, i, min_of(LANES, a.dim - i), nullptr);
+    for (; i + 4 * LANES <= a.dim; i += 4 * LANES) add_values<R, 4>(parts, keep, scores, tile.v, counts, i, 4 * LANES, fetch);
+    for (; i < a.dim; i += LANES) add_values<R, 1>(parts, keep, scores, tile.v, counts, i, min_of(LANES, a.dim - i), fetch);
 }
 
 // The item's queries over the keys of one split, into fresh states (tokens x group rows). scratch: args.scratch_floats().
@@ -201,6 +213,7 @@ static void attend_split(const AttentionArgs& a, const AttentionItem& item, int6
         const int64_t count = min_of(TILE, last + 1 - key);
         const Rows here = ahead;
         ahead = rows_from(a, item, key + TILE, last);
+        Fetch fetch{ahead};
         for (int64_t j = 0; j < count; j++) {
             tile.k[j] = row_of(a, here.k[j], expanded + j * a.dim);
             tile.v[j] = row_of(a, here.v[j], expanded + (TILE + j) * a.dim);
@@ -211,13 +224,11 @@ static void attend_split(const AttentionArgs& a, const AttentionItem& item, int6
                 for (int64_t i = 0; i < min_of(LANES, count - j); i++) memcpy(gathered + i * a.dim, tile.k[j + i], (size_t)a.dim * 4);
                 keys = gathered;
             }
-            transpose16(tile.turned + j, TILE, keys, a.dim, a.dim);
+            transpose16(tile.turned + j, TILE, keys, a.dim, a.dim, [&] { fetch.lines(3); });
         }
         while (a.positions[item.token + first_row / group] < key) first_row += group;  // these queries see nothing of the tile
-        const Rows* next = &ahead;
         in_row_blocks<QUERY_ROWS>(first_row, rows, [&](int64_t row, auto count_of) {
-            absorb_rows<decltype(count_of)::value>(a, item, states, row, tile, key, key + count, next);
-            next = nullptr;
+            absorb_rows<decltype(count_of)::value>(a, item, states, row, tile, key, key + count, fetch);
         });
     }
 }

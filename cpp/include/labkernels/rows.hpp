@@ -24,12 +24,14 @@ static inline void in_row_blocks(int64_t row, int64_t end, const Run& run) {
     }
 }
 
-// out[c * out_stride + r] = rows[r * row_stride + c] for 16 rows
-static inline void transpose16(float* out, int64_t out_stride, const float* rows, int64_t row_stride, int64_t columns) {
+// out[c * out_stride + r] = rows[r * row_stride + c] for 16 rows; `meanwhile` is called once for every four columns
+template <class Meanwhile>
+static inline void transpose16(float* out, int64_t out_stride, const float* rows, int64_t row_stride, int64_t columns, const Meanwhile& meanwhile) {
     int64_t c = 0;
 #if defined(LAB_ISA_AVX512) || defined(LAB_ISA_AVX2)
     const float *r0 = rows, *r4 = rows + 4 * row_stride, *r8 = rows + 8 * row_stride, *r12 = rows + 12 * row_stride;
     for (; c + 4 <= columns; c += 4, r0 += 4, r4 += 4, r8 += 4, r12 += 4, out += 4 * out_stride) {  // 4 x 4 in each quarter
+        meanwhile();
         vec t[4];
         for (int i = 0; i < 4; i++) t[i] = four_each(r0 + i * row_stride, r4 + i * row_stride, r8 + i * row_stride, r12 + i * row_stride);
         const vec a = unpack_low(t[0], t[1]), b = unpack_high(t[0], t[1]), e = unpack_low(t[2], t[3]), d = unpack_high(t[2], t[3]);
@@ -39,6 +41,7 @@ static inline void transpose16(float* out, int64_t out_stride, const float* rows
         store(out + 3 * out_stride, pairs_high(b, d));
     }
 #endif
+    (void)meanwhile;
     for (; c < columns; c++, out += out_stride)
         for (int r = 0; r < LANES; r++) out[r] = rows[r * row_stride + c];
 }
