@@ -139,7 +139,7 @@ def load(name: str) -> Any:
     path = find(name)
     try:
         return importlib.import_module(f"labcore.kernels.{name}")
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a library that ctypes opens
         raise BrokenArtefact(f"{path} does not load ({error}); {_ADVICE}") from None
 
 

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "labkernels/dispatch.hpp"
-#include "labkernels/pack.hpp"
+#include "labkernels/embedding.hpp"
+#include "labkernels/store_kv.hpp"
 #include "labkernels/thread_pool.hpp"
 
 namespace labkernels {
@@ -86,7 +87,7 @@ class Operators {
     void embedding(float* out, const int64_t* ids, int64_t count, const Matrix& w) {
         check_ids("token id", ids, count, w.rows);
         over_rows(count, w.columns, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; i++) unpack_row(out + i * w.columns, w, ids[i]);
+            labkernels::embedding(out, ids, w, begin, end);
         });
     }
 
@@ -147,19 +148,12 @@ class Operators {
         });
     }
 
-    // kv: (2, blocks, kv_heads, block_size, dim) float32, or int8 with 4 more bytes a row; one slot = block * block_size + offset
     void store_kv(void* kv, bool int8_pool, const float* k, const float* v, const int64_t* slots, int64_t tokens, int64_t blocks, int64_t kv_heads,
                   int64_t block_size, int64_t dim) {
         check_ids("slot", slots, tokens, blocks * block_size);
-        const int64_t row_bytes = int8_pool ? dim + 4 : dim * 4, half = blocks * kv_heads * block_size * row_bytes;
-        pool_.run(tokens, rows_worth(2 * kv_heads * dim), dim / 4 + 5, [&](int64_t begin, int64_t end, float* scratch) {
-            for (int64_t t = begin; t < end; t++)
-                for (int64_t head = 0; head < kv_heads; head++) {
-                    uint8_t* to = (uint8_t*)kv + ((slots[t] / block_size * kv_heads + head) * block_size + slots[t] % block_size) * row_bytes;
-                    store_row(to, int8_pool, k + (t * kv_heads + head) * dim, dim, scratch);
-                    store_row(to + half, int8_pool, v + (t * kv_heads + head) * dim, dim, scratch);
-                }
-        });
+        const StoreArgs a{kv, int8_pool, k, v, slots, blocks, kv_heads, block_size, dim};
+        pool_.run(tokens, rows_worth(2 * kv_heads * dim), a.scratch_floats(),
+                  [&](int64_t begin, int64_t end, float* scratch) { labkernels::store_kv(a, kernels_, begin, end, scratch); });
     }
 
     void paged_attention(const AttentionArgs& a, const Ragged& batch, int64_t blocks) {
@@ -263,18 +257,6 @@ class Operators {
                             (int32_t*)(at + rows * (stride + 8 * groups)), groups, stride};
         pool_.run(rows, 1 + 2048 / (w.columns + 1), 0, [&](int64_t begin, int64_t end, float*) { kernels_.quantize_rows(q, x, w.columns, begin, end); });
         return q;
-    }
-
-    void store_row(uint8_t* to, bool int8_pool, const float* from, int64_t dim, float* scratch) {
-        if (!int8_pool) {
-            std::memcpy(to, from, (size_t)dim * 4);
-            return;
-        }
-        float scale, unused;
-        int8_t* whole_vectors = (int8_t*)scratch;  // quantize_group writes 16 at a time
-        kernels_.quantize_group(whole_vectors, &scale, &unused, from, dim);
-        std::memcpy(to, whole_vectors, (size_t)dim);
-        std::memcpy(to + dim, &scale, 4);
     }
 
     const KernelTable kernels_;

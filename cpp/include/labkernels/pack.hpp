@@ -1,4 +1,4 @@
-// From the file's layout to panels (matrix.hpp), and one row back out for the embedding. Runs once, at load: plain C++.
+// From the file's layout to panels (matrix.hpp). Runs once, at load: plain C++.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -88,27 +88,6 @@ inline void pack_blocks(uint8_t* to, const uint8_t* from, const Matrix& m, int64
                         out[g * 64 + j] = (uint8_t)(g < 2 ? (low & 15) | (high & 15) << 4 : low >> 4 | (high & 0xf0));
                     }
             }
-    }
-}
-
-// out[k] = w[row][k], with the arithmetic of the file format: scale * q (+ minimum), a product and then a sum
-inline void unpack_row(float* out, const Matrix& m, int64_t row) {
-    const int64_t lane = row % PANEL;
-    const uint8_t *panel = m.panel(row / PANEL), *scales = panel + m.quant_bytes();
-    if (m.format == Format::f32) {
-        for (int64_t k = 0; k < m.columns; k++) out[k] = reinterpret_cast<const float*>(panel)[k * PANEL + lane];
-    } else if (!m.nibbles()) {
-        for (int64_t k = 0; k < m.columns; k++) {
-            const float scale = m.format == Format::int8 ? reinterpret_cast<const float*>(scales)[lane]
-                                                         : half_to_float(scales + k / BLOCK * 32 + lane * 2);
-            out[k] = scale * (float)(int8_t)panel[k / 4 * 64 + lane * 4 + k % 4];
-        }
-    } else {
-        for (int64_t k = 0; k < m.columns; k++) {
-            const uint8_t byte = panel[k / 8 * 64 + lane * 4 + k % 4], *at = scales + k / BLOCK * m.scale_bytes() + lane * 2;
-            const float q = (float)(k % 8 < 4 ? byte & 15 : byte >> 4), scale = half_to_float(at);
-            out[k] = m.format == Format::q4_1 ? scale * q + half_to_float(at + 32) : scale * (q - 8.0f);
-        }
     }
 }
 

@@ -26,11 +26,12 @@ static inline Running running(float* states, int64_t row, int64_t dim) {
 }
 
 // A row of the pool as float32: itself, or expanded into `room`.
-static inline const float* row_of(const AttentionArgs& a, const char* row, float* room) {
-    if (!a.int8_pool) return (const float*)row;
+static inline const float* row_of(const AttentionArgs& a, const float* in_pool, float* room) {
+    if (!a.int8_pool) return in_pool;
+    const int8_t* row = (const int8_t*)in_pool;
     float scale;
     memcpy(&scale, row + a.dim, 4);
-    for (int64_t i = 0; i < a.dim; i++) room[i] = scale * (float)(int8_t)row[i];
+    for (int64_t i = 0; i < a.dim; i++) room[i] = scale * (float)row[i];
     return room;
 }
 
@@ -41,29 +42,13 @@ constexpr int QUERY_ROWS = 2;
 #endif
 constexpr int TILE_VECTORS = TILE / LANES;
 
-// Where a tile's rows of K and V lie; past the last key, the last.
+// Where a tile's rows of K and V lie (float32, or int8 as `row_of` takes it); past the last key, the last.
 struct Rows {
-    const char *k[TILE], *v[TILE];
+    const float *k[TILE], *v[TILE];
     int64_t row_bytes;
 };
 
-// Asks for the rows of the next tile, a few lines at each small step of this one: at the pace at which memory brings them.
-// Pages lie anywhere, so the machine cannot foresee them; asked for all at once, they would hold up the work.
-struct Fetch {
-    const Rows& rows;
-    int64_t row = 0, at = 0;
-
-    void lines(int count) {
-        for (; count && row < 2 * TILE; count--) {
-            prefetch_l2((row < TILE ? rows.k[row] : rows.v[row - TILE]) + at);
-            at += 64;
-            if (at >= rows.row_bytes) at = 0, row++;
-        }
-    }
-};
-
-static inline Rows rows_from(const AttentionArgs& a, const AttentionItem& item, int64_t key, int64_t last) {
-    Rows rows;
+static inline void find_rows(Rows& rows, const AttentionArgs& a, const AttentionItem& item, int64_t key, int64_t last) {
     rows.row_bytes = a.int8_pool ? a.dim + 4 : a.dim * 4;
     int64_t j = 0, block = key / a.block_size, offset = key % a.block_size;
     while (j < TILE && key + j <= last) {  // a block at a time: its slots are neighbours
@@ -71,29 +56,46 @@ static inline Rows rows_from(const AttentionArgs& a, const AttentionItem& item, 
         const int64_t end = min_of(min_of(j + a.block_size - offset, TILE), last + 1 - key);
         const char *k = (const char*)a.keys + first_slot * rows.row_bytes, *v = (const char*)a.values + first_slot * rows.row_bytes;
         for (; j < end; j++, k += rows.row_bytes, v += rows.row_bytes) {
-            rows.k[j] = k;
-            rows.v[j] = v;
+            rows.k[j] = (const float*)k;
+            rows.v[j] = (const float*)v;
         }
         block++;
         offset = 0;
     }
     for (; j < TILE; j++) {
-        rows.k[j] = j ? rows.k[j - 1] : (const char*)a.keys;
-        rows.v[j] = j ? rows.v[j - 1] : (const char*)a.values;
+        rows.k[j] = j ? rows.k[j - 1] : (const float*)a.keys;
+        rows.v[j] = j ? rows.v[j - 1] : (const float*)a.values;
     }
-    return rows;
 }
+
+// Asks for the rows of the next tile, a row or a piece of it at each small step of this one: at the pace at which memory brings
+// them. Pages lie anywhere, so the machine cannot foresee them; asked for all at once, they would hold up the work.
+struct Fetch {
+    const Rows& rows;
+    int64_t row = 0, at = 0;
+
+    void piece() {  // two lines
+        if (row >= 2 * TILE) return;
+        const char* line = (const char*)(row < TILE ? rows.k[row] : rows.v[row - TILE]) + at;
+        prefetch_l2(line);
+        prefetch_l2(line + 64);
+        at += 128;
+        if (at >= rows.row_bytes) at = 0, row++;
+    }
+};
 
 // scratch: dim floats, and one per key of the longest context
 static void paged_attention_reference(const AttentionArgs& a, const AttentionItem& item, float* scratch) {
     float *expanded = scratch, *scores = scratch + a.dim;
+    Rows rows;
     for (int64_t token = item.token; token < item.token + item.tokens; token++)
         for (int64_t head = item.kv_head * a.group(); head < (item.kv_head + 1) * a.group(); head++) {
             const float* q = a.q + (token * a.heads + head) * a.dim;
             float *out = a.out + (token * a.heads + head) * a.dim, top = -INFINITY, total = 0.0f;
             const int64_t last = a.positions[token];
             for (int64_t key = 0; key <= last; key++) {
-                const float* k = row_of(a, rows_from(a, item, key, key).k[0], expanded);
+                if (key % TILE == 0) find_rows(rows, a, item, key, last);
+                const float* k = row_of(a, rows.k[key % TILE], expanded);
                 scores[key] = 0.0f;
                 for (int64_t i = 0; i < a.dim; i++) scores[key] += q[i] * k[i];
                 scores[key] *= a.scale;
@@ -101,7 +103,8 @@ static void paged_attention_reference(const AttentionArgs& a, const AttentionIte
             }
             for (int64_t i = 0; i < a.dim; i++) out[i] = 0.0f;
             for (int64_t key = 0; key <= last; key++) {
-                const float weight = expf(scores[key] - top), *v = row_of(a, rows_from(a, item, key, key).v[0], expanded);
+                if (key % TILE == 0) find_rows(rows, a, item, key, last);
+                const float weight = expf(scores[key] - top), *v = row_of(a, rows.v[key % TILE], expanded);
                 total += weight;
                 for (int64_t i = 0; i < a.dim; i++) out[i] += weight * v[i];
             }
@@ -116,7 +119,7 @@ static inline void score_rows(float* scores, const float* const* q, const float*
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) acc[r][v] = set1(0.0f);
     for (int64_t d = 0; d < dim; d++) {
-        fetch.lines(2);
+        fetch.piece();
         vec k[V];
         for (int v = 0; v < V; v++) k[v] = load(turned + d * TILE + v * LANES);
         for (int r = 0; r < R; r++)
@@ -154,7 +157,7 @@ static inline void add_values(const Running* parts, const float* keep, const flo
     for (int r = 0; r < R; r++)
         for (int i = 0; i < V; i++) acc[r][i] = load_value(parts[r].values, i) * set1(keep[r]);
     for (int64_t j = 0; j < counts[0]; j++) {
-        fetch.lines(3);
+        fetch.piece();
         vec values[V];
         for (int i = 0; i < V; i++) values[i] = load_value(v[j], i);
         for (int r = 0; r < R; r++)
@@ -167,14 +170,9 @@ static inline void add_values(const Running* parts, const float* keep, const flo
         for (int i = 0; i < V; i++) store_n(parts[r].values + at + i * LANES, acc[r][i], min_of(LANES, width - i * LANES));
 }
 
-struct Tile {
-    const float *k[TILE], *v[TILE];
-    float* turned;  // (dim, TILE)
-};
-
 template <int R>
-static inline void absorb_rows(const AttentionArgs& a, const AttentionItem& item, float* states, int64_t row, const Tile& tile, int64_t first_key,
-                               int64_t end_key, Fetch& fetch) {
+static inline void absorb_rows(const AttentionArgs& a, const AttentionItem& item, float* states, int64_t row, const float* turned,
+                               const float* const* values, int64_t first_key, int64_t end_key, Fetch& fetch) {
     const float* q[R];
     float scores[R * TILE], keep[R];
     Running parts[R];
@@ -186,12 +184,12 @@ static inline void absorb_rows(const AttentionArgs& a, const AttentionItem& item
         counts[r] = min_of(end_key, a.positions[token] + 1) - first_key;
     }
     with_count<TILE_VECTORS>(0, (counts[R - 1] + LANES - 1) / LANES, [&](int64_t, auto vectors) {
-        score_rows<R, decltype(vectors)::value>(scores, q, tile.turned, a.dim, a.scale, fetch);
+        score_rows<R, decltype(vectors)::value>(scores, q, turned, a.dim, a.scale, fetch);
     });
     for (int r = 0; r < R; r++) keep[r] = weigh(parts[r], scores + r * TILE, counts[r]);
     int64_t i = 0;
-    for (; i + 4 * LANES <= a.dim; i += 4 * LANES) add_values<R, 4>(parts, keep, scores, tile.v, counts, i, 4 * LANES, fetch);
-    for (; i < a.dim; i += LANES) add_values<R, 1>(parts, keep, scores, tile.v, counts, i, min_of(LANES, a.dim - i), fetch);
+    for (; i + 4 * LANES <= a.dim; i += 4 * LANES) add_values<R, 4>(parts, keep, scores, values, counts, i, 4 * LANES, fetch);
+    for (; i < a.dim; i += LANES) add_values<R, 1>(parts, keep, scores, values, counts, i, min_of(LANES, a.dim - i), fetch);
 }
 
 // The item's queries over the keys of one split, into fresh states (tokens x group rows). scratch: args.scratch_floats().
@@ -203,32 +201,35 @@ static void attend_split(const AttentionArgs& a, const AttentionItem& item, int6
         *fresh.sum = 0.0f;
         for (int64_t i = 0; i < a.dim; i++) fresh.values[i] = 0.0f;
     }
-    Tile tile;
-    tile.turned = scratch;
-    float *gathered = scratch + a.dim * TILE, *expanded = gathered + a.dim * LANES;
+    float *turned = scratch, *gathered = turned + a.dim * TILE, *expanded = gathered + a.dim * LANES;  // turned: (dim, TILE)
     const bool side_by_side = a.int8_pool || a.block_size % LANES == 0;  // whether 16 keys always lie in one piece
-    int64_t first_row = 0;
-    Rows ahead = rows_from(a, item, split * SPLIT, last);
+    Rows tiles[2];
+    int64_t first_row = 0, turn = 0;
+    find_rows(tiles[0], a, item, split * SPLIT, last);
     for (int64_t key = split * SPLIT; key < min_of((split + 1) * SPLIT, last + 1); key += TILE) {
         const int64_t count = min_of(TILE, last + 1 - key);
-        const Rows here = ahead;
-        ahead = rows_from(a, item, key + TILE, last);
+        Rows &here = tiles[turn], &ahead = tiles[turn ^= 1];
+        find_rows(ahead, a, item, key + TILE, last);
         Fetch fetch{ahead};
-        for (int64_t j = 0; j < count; j++) {
-            tile.k[j] = row_of(a, here.k[j], expanded + j * a.dim);
-            tile.v[j] = row_of(a, here.v[j], expanded + (TILE + j) * a.dim);
-        }
+        if (a.int8_pool)
+            for (int64_t j = 0; j < count; j++) {
+                here.k[j] = row_of(a, here.k[j], expanded + j * a.dim);
+                here.v[j] = row_of(a, here.v[j], expanded + (TILE + j) * a.dim);
+            }
         for (int64_t j = 0; j < count; j += LANES) {  // past `count` stand old numbers: their scores are masked
-            const float* keys = tile.k[j];
+            const float* keys = here.k[j];
             if (!side_by_side) {
-                for (int64_t i = 0; i < min_of(LANES, count - j); i++) memcpy(gathered + i * a.dim, tile.k[j + i], (size_t)a.dim * 4);
+                for (int64_t i = 0; i < min_of(LANES, count - j); i++) memcpy(gathered + i * a.dim, here.k[j + i], (size_t)a.dim * 4);
                 keys = gathered;
             }
-            transpose16(tile.turned + j, TILE, keys, a.dim, a.dim, [&] { fetch.lines(3); });
+            transpose16(turned + j, TILE, keys, a.dim, a.dim, [&] {
+                fetch.piece();
+                fetch.piece();
+            });
         }
         while (a.positions[item.token + first_row / group] < key) first_row += group;  // these queries see nothing of the tile
         in_row_blocks<QUERY_ROWS>(first_row, rows, [&](int64_t row, auto count_of) {
-            absorb_rows<decltype(count_of)::value>(a, item, states, row, tile, key, key + count, fetch);
+            absorb_rows<decltype(count_of)::value>(a, item, states, row, turned, here.v, key, key + count, fetch);
         });
     }
 }
