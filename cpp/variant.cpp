@@ -38,6 +38,7 @@ const KernelTable& LAB_TABLE(LAB_ISA)() {
         {{"unfused", rms_norm_unfused}, {"fused", rms_norm_fused}, {"chains", rms_norm_chains}, {"rms_norm", rms_norm}},
         {{"reference", softmax_reference}, {"online", softmax_online}, {"softmax", softmax}},
         {{"reference", silu_and_mul_reference}, {"silu_and_mul", silu_and_mul}},
+        rope_reference,
         matmul_reference,
         paged_attention_reference,
     };

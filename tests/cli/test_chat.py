@@ -258,5 +258,6 @@ def test_generate_system_without_chat(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_smollm2_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "--chat", "What is the capital of France?"]) == 0
+    """In float32: the best two pieces are 0.1 apart here, and int8 activations choose the other (as llama.cpp's do)."""
+    assert main(["generate", "--weights", "f32", "--chat", "What is the capital of France?"]) == 0
     assert capsys.readouterr().out == "The capital of France is Paris.\n"

@@ -44,7 +44,7 @@ def test_stream_prints_what_generate_prints(capsys: pytest.CaptureFixture[str]) 
         (["--max-tokens", "0"], "max_tokens is 0; expected a whole number, 1 or more"),
         (["--temperature", "nan"], "temperature is nan; expected a number from 0"),
         (["--top-p", "0"], "top_p is 0.0; expected a number above 0"),
-        (["--backend", "cuda"], "unknown backend 'cuda'; known: native, numpy, reference"),
+        (["--backend", "cuda"], "unknown backend 'cuda'; known: native, torch, numpy, reference, triton"),
         (["--threads", "0"], "threads is 0; expected 1 to 1024"),
         (["--model", "gpt-9"], "'gpt-9' is neither a model"),
         (["--stream", "--json"], "--stream prints one prompt's text"),
@@ -80,7 +80,7 @@ def test_a_terminal_that_lacks_characters_gets_question_marks() -> None:
 def test_info_tells_backends_with_reasons() -> None:
     run = labcore("info", "--json")
     document = json.loads(run.stdout)
-    assert {b["name"] for b in document["backends"]} == {"native", "numpy", "reference"}
+    assert {b["name"] for b in document["backends"]} == {"native", "torch", "numpy", "reference", "triton"}
     assert all(b["reason"] for b in document["backends"])
     assert document["packages"]["numpy"]
     assert "lab" in document["models"]

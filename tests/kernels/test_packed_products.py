@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ISAS
 
+from labcore.core.errors import ShapeError
 from labcore.kernels.integer_reference import linear_blocks, linear_int8
 from labcore.kernels.native import NativeBackend
 from labcore.quant.int8 import Int8Tensor, quantize_int8
@@ -63,6 +64,19 @@ def test_int8_takes_any_number_of_columns(isa: str, rows: int, columns: int, out
     weight, x = weight_of("INT8", rng, outputs, columns), rng.standard_normal((rows, columns), dtype=np.float32)
     backend = NativeBackend(isa=isa, threads=2)
     assert same_bits(backend.linear(x, backend.prepare({"w": weight})["w"]), expected(x, weight, None, isa))
+
+
+def test_the_longest_int8_row() -> None:
+    """131,072 columns of the largest products fit an int32; one more is refused."""
+    most = 1 << 17
+    weight = Int8Tensor((1, most), np.full((1, most), -128, np.int8), np.ones(1, np.float32))
+    x = np.ones((1, most), np.float32)
+    for isa in ISAS:
+        backend = NativeBackend(isa=isa, threads=1)
+        assert same_bits(backend.linear(x, backend.prepare({"w": weight})["w"]), expected(x, weight, None, isa))
+        longer = Int8Tensor((1, most + 1), np.zeros((1, most + 1), np.int8), np.ones(1, np.float32))
+        with pytest.raises(ShapeError, match=r"131073 columns; expected at most 131072"):
+            backend.prepare({"w": longer})
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -20,6 +20,9 @@ inline PackedMatrix* from_float32(const ArrayView& weight) {
 inline PackedMatrix* from_int8(const ArrayView& weight, const ArrayView& scales) {
     Arguments check("from_int8");
     const int8_t* w = check.in<int8_t>("weight", weight, {"rows", "columns"});
+    if (weight.shape[1] > MAX_INT8_COLUMNS)
+        throw ShapeError(check.says("weight") + " has " + std::to_string(weight.shape[1]) + " columns; expected at most " +
+                         std::to_string(MAX_INT8_COLUMNS) + ": the sum of a row must fit an int32");
     return new PackedMatrix(weight.shape[0], weight.shape[1], w, check.in<float>("scales", scales, {weight.shape[0]}));
 }
 

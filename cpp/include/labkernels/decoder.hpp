@@ -88,7 +88,8 @@ class Decoder {
 
    private:
     // out (tokens, heads * dim) of x (tokens, hidden); q, k and v are room
-    void attention(float* out, const float* x, float* q, float* k, float* v, const LayerArgs& layer, size_t index, const Step& step, const KVPool& kv) {
+    void attention(float* out, const float* x, float* q, float* k, float* v, const LayerArgs& layer, size_t index, const Step& step,
+                   const KVPool& kv) {
         const int64_t tokens = step.batch.tokens, dim = s_.dim, row_bytes = kv.int8 ? dim + 4 : dim * 4;
         const Product list[] = {{q, &layer.q.weight, layer.q.bias}, {k, &layer.k.weight, layer.k.bias}, {v, &layer.v.weight, layer.v.bias}};
         projections(list, x, tokens);

@@ -30,6 +30,8 @@ struct AttentionItem {  // neighbouring queries of one sequence, and one kv head
 using RmsNorm = void (*)(float* out, const float* x, const float* weight, int64_t dim, float eps, int64_t begin, int64_t end, bool past_caches);
 using Softmax = void (*)(float* out, const float* x, int64_t dim, int64_t begin, int64_t end, bool past_caches, float* scratch);
 using Silu = void (*)(float* out, const float* gate, const float* up, int64_t begin, int64_t end, bool past_caches);
+using Rope = void (*)(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t heads, int64_t dim,
+                      int64_t begin, int64_t end, bool past_caches, float* scratch);
 // the left operand is x where the matrix is float32, q where it is not
 using Matmul = void (*)(float* out, const float* x, const Activations& q, const Matrix& w, const float* bias, int64_t row_begin,
                         int64_t row_end, int64_t panel_begin, int64_t panel_end);
@@ -47,8 +49,7 @@ struct KernelTable {
                          int64_t begin, int64_t end, bool past_caches);
     Softmax softmax;
     Silu silu_and_mul;
-    void (*rope)(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t heads, int64_t dim,
-                 int64_t begin, int64_t end, bool past_caches, float* scratch);
+    Rope rope;
     void (*quantize_rows)(const Activations& to, const float* x, int64_t columns, int64_t begin, int64_t end);
     int32_t (*quantize_group)(int8_t* q, float* d, float* s, const float* x, int64_t n);
     Matmul matmul;
@@ -63,6 +64,7 @@ struct KernelTable {
     Version<RmsNorm> rms_norms[4];
     Version<Softmax> softmaxes[3];
     Version<Silu> silus[2];
+    Rope rope_reference;
     Matmul matmul_reference;
     void (*attention_reference)(const AttentionArgs&, const AttentionItem&, float* scratch);  // used where attend_split is null
 
@@ -72,6 +74,7 @@ struct KernelTable {
         table.rms_norm = rms_norms[1].run;  // the unfused one keeps its squares where the result goes: it cannot run in place
         table.softmax = softmaxes[0].run;
         table.silu_and_mul = silus[0].run;
+        table.rope = rope_reference;
         table.matmul = matmul_reference;
         table.attend_split = nullptr;
         return table;

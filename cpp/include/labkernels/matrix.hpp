@@ -16,6 +16,7 @@
 namespace labkernels {
 
 constexpr int64_t PANEL = 16, BLOCK = 32;
+constexpr int64_t MAX_INT8_COLUMNS = 1 << 17;  // 2^17 products of 128 x 127 fit an int32
 
 enum class Format { f32, int8, q8_0, q4_0, q4_1 };
 

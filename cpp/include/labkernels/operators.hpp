@@ -24,7 +24,8 @@ class PackedMatrix {
         else pack_blocks(bytes_.get(), static_cast<const uint8_t*>(source), shape_, 0, shape_.panels());
     }
     // int8 weights with a scale per row
-    PackedMatrix(int64_t rows, int64_t columns, const int8_t* source, const float* scales) : PackedMatrix(Matrix{Format::int8, rows, columns, nullptr}) {
+    PackedMatrix(int64_t rows, int64_t columns, const int8_t* source, const float* scales)
+        : PackedMatrix(Matrix{Format::int8, rows, columns, nullptr}) {
         pack_int8(bytes_.get(), source, scales, shape_);
     }
     const Matrix& view() const { return shape_; }
@@ -86,9 +87,7 @@ class Operators {
 
     void embedding(float* out, const int64_t* ids, int64_t count, const Matrix& w) {
         check_ids("token id", ids, count, w.rows);
-        over_rows(count, w.columns, [&](int64_t begin, int64_t end) {
-            labkernels::embedding(out, ids, w, begin, end);
-        });
+        over_rows(count, w.columns, [&](int64_t begin, int64_t end) { labkernels::embedding(out, ids, w, begin, end); });
     }
 
     void rms_norm(float* out, const float* x, const float* weight, int64_t rows, int64_t dim, float eps) {
@@ -126,7 +125,8 @@ class Operators {
         int64_t units = 0;
         for (int i = 0; i < count; i++) units += units_of(*list[i].weight);
         const int64_t chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK, work = std::min(rows, ROW_CHUNK) * first.columns * unit_of(first) * PANEL;
-        pool_.run(chunks * units, 1 + (first.format == Format::f32 ? MIN_WORK : MIN_INT_WORK) / (work + 1), 0, [&](int64_t begin, int64_t end, float*) {
+        const int64_t grain = 1 + (first.format == Format::f32 ? MIN_WORK : MIN_INT_WORK) / (work + 1);
+        pool_.run(chunks * units, grain, 0, [&](int64_t begin, int64_t end, float*) {
             for (int64_t at = begin; at < end; at++) {
                 int64_t unit = at % units;
                 const Product* product = list;
@@ -222,9 +222,14 @@ class Operators {
 
     // The roofs of this machine: see ceilings.hpp.
     double read(const float* x, int64_t count) {
-        std::atomic<int64_t> total{0};
-        pool_.run(count, 1 << 18, 0, [&](int64_t begin, int64_t end, float*) { total += (int64_t)kernels_.read(x, begin, end); });
-        return (double)total;
+        double total = 0;
+        std::mutex adding;
+        pool_.run(count, 1 << 18, 0, [&](int64_t begin, int64_t end, float*) {
+            const double part = kernels_.read(x, begin, end);
+            const std::lock_guard<std::mutex> lock(adding);
+            total += part;
+        });
+        return total;
     }
     void copy(float* out, const float* x, int64_t count) {
         pool_.run(count, 1 << 18, 0, [&](int64_t begin, int64_t end, float*) { kernels_.copy(out, x, begin, end, past_caches(count)); });
@@ -245,7 +250,8 @@ class Operators {
     static constexpr int64_t MIN_WORK = 16384, MIN_INT_WORK = 65536;  // elements below which waking a thread costs more than it brings
 
     static int64_t rows_worth(int64_t dim) { return MIN_WORK / (dim + 1) + 1; }
-    static int64_t unit_of(const Matrix& w) { return w.format == Format::f32 || w.format == Format::int8 ? 4 : 2; }  // panels that a kernel takes at once
+    // panels that a kernel takes at once
+    static int64_t unit_of(const Matrix& w) { return w.format == Format::f32 || w.format == Format::int8 ? 4 : 2; }
     static int64_t units_of(const Matrix& w) { return (w.panels() + unit_of(w) - 1) / unit_of(w); }
     static bool past_caches(int64_t floats) { return floats >= 1 << 22; }  // 16 MB
 
@@ -255,7 +261,8 @@ class Operators {
         uint8_t* at = activations_.at_least(rows * (stride + 12 * groups));
         const Activations q{(int8_t*)at, (float*)(at + rows * stride), (float*)(at + rows * (stride + 4 * groups)),
                             (int32_t*)(at + rows * (stride + 8 * groups)), groups, stride};
-        pool_.run(rows, 1 + 2048 / (w.columns + 1), 0, [&](int64_t begin, int64_t end, float*) { kernels_.quantize_rows(q, x, w.columns, begin, end); });
+        pool_.run(rows, 1 + 2048 / (w.columns + 1), 0,
+                  [&](int64_t begin, int64_t end, float*) { kernels_.quantize_rows(q, x, w.columns, begin, end); });
         return q;
     }
 

@@ -17,7 +17,8 @@ static inline vec silu_times(vec gate, vec up) {
 }
 
 static void silu_and_mul(float* out, const float* gate, const float* up, int64_t begin, int64_t end, bool past_caches) {
-    write_row(out + begin, end - begin, past_caches, gate + begin + 1024, [&](int64_t i, int64_t n) { return silu_times(load_some(gate + begin + i, n), load_some(up + begin + i, n)); });
+    write_row(out + begin, end - begin, past_caches, gate + begin + 1024,
+              [&](int64_t i, int64_t n) { return silu_times(load_some(gate + begin + i, n), load_some(up + begin + i, n)); });
 }
 
 }  // namespace labkernels::LAB_ISA
