@@ -89,7 +89,12 @@ def test_quality_says_how_far_the_distributions_are(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(quality.bench_quality, "__kwdefaults__", few)
     assert main(["bench", "quality", "lab", "--json"]) == 0
     found = document(capsys)
-    assert found["engines"]["labcore"] == {"mean_kl": 0.0, "max_kl": 0.0, "max_logit_error": 0.0, "same_best": 1.0}  # its file is in float32
+    assert found["engines"]["labcore"] == {
+        "mean_kl": 0.0,
+        "max_kl": 0.0,
+        "max_logit_error": 0.0,
+        "same_best": 1.0,
+    }  # its file is in float32
     assert "llama.cpp" in found["absent"] and found["tokens"] == 20
     monkeypatch.setattr(quality.bench_quality, "__kwdefaults__", {**few, "num_tokens": 10**6})
     assert main(["bench", "quality", "lab"]) == 2
