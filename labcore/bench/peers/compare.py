@@ -21,8 +21,7 @@ from typing import Any
 
 from labcore.bench.ceilings import measure_ceilings
 from labcore.bench.harness import QUIET, Goal, alternate
-from labcore.bench.peers.ours import F32
-from labcore.bench.peers.process import PeerFailed, PeerProcess
+from labcore.bench.peers.process import F32, Q4_0, PeerFailed, PeerProcess
 from labcore.bench.stamp import stamp
 from labcore.bench.timing import process_seconds
 from labcore.bench.workload import DECODES, PREFILL, Costs, Workload
@@ -44,7 +43,7 @@ OURS = "labcore"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """model: "gguf", "f32 gguf" or "folder", the form it reads; against: whose rows its ratios stand in."""
+    """model: "gguf", "q4_0", "f32", "f32 gguf" or "folder", the form it reads; against: whose rows its ratios stand in."""
 
     name: str
     module: str
@@ -56,6 +55,7 @@ class Contender:
 CONTENDERS = (
     Contender(name=OURS, module="ours", model="gguf"),
     Contender(name="llama.cpp", module="llama_cpp", model="gguf"),
+    Contender(name="llama.cpp Q4_0", module="llama_cpp", model="q4_0", workloads=PACKED_WORKLOADS[:2]),
     Contender(name="OpenVINO", module="openvino", model="gguf"),
     Contender(name="CTranslate2", module="ctranslate2", model="folder"),
     Contender(name="transformers", module="transformers", model="folder"),
@@ -71,6 +71,7 @@ GOALS = (
     ("decode, batch 8", "llama.cpp", 4.0),
     ("decode, batch 32", "llama.cpp", 5.0),
     ("prefill 512", "llama.cpp", 6.0),
+    ("prefill 512", "llama.cpp Q4_0", 1.5),
     ("decode, batch 8", "OpenVINO", 1.3),
     ("decode, batch 32", "OpenVINO", 1.2),
     ("prefill 512", "OpenVINO", 1.0),
@@ -93,7 +94,8 @@ def model_files(checkpoint: Checkpoint, gguf: Path) -> Iterator[Callable[[str], 
                 write_gguf(checkpoint, dense, "F32")
             if form == "folder" and not hugging_face.exists():
                 write_safetensors(checkpoint, hugging_face, "F32")
-            return {"gguf": str(gguf), "f32": f"{gguf}{F32}", "f32 gguf": str(dense), "folder": str(hugging_face)}[form]
+            packed = {"gguf": str(gguf), "f32": f"{gguf}{F32}", "q4_0": f"{gguf}{Q4_0}"}
+            return {**packed, "f32 gguf": str(dense), "folder": str(hugging_face)}[form]
 
         yield path
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from labcore.bench.engine import EngineRunner
+from labcore.bench.peers.process import F32
 from labcore.bench.stamp import stamp
 from labcore.bench.workload import Workload
 from labcore.kernels.registry import get_backend
 from labcore.model.weights import load_model
-
-F32 = "#f32"
 
 
 class Engine:

@@ -18,6 +18,8 @@ from typing import Any
 from labcore.bench.workload import Workload
 from labcore.core.errors import LabError
 
+F32, Q4_0 = "#f32", "#q4_0"  # what may stand behind the path of a model: its weights made anew in that form
+
 
 class PeerFailed(LabError, RuntimeError):
     """A peer that is not installed, cannot load the model, or failed at a request."""
