@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from support import DictCache
-
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.scheduler import Scheduler
 from labcore.engine.trace_file import Trace
 from labcore.kv.paged_cache import PagedCache
+from labcore.kv.radix_cache import RadixCache
 from labcore.lab.oracle import TOKEN, sequence
 
 
@@ -20,7 +19,7 @@ class History:
     def __init__(self, pool: CacheConfig, limits: SchedulerConfig, cached: bool = False) -> None:
         self.records: list[StepRecord] = []
         self.config = EngineConfig(cache=pool, scheduler=limits)
-        self.scheduler = Scheduler(limits, PagedCache(pool, DictCache if cached else None), self.records.append)
+        self.scheduler = Scheduler(limits, PagedCache(pool, RadixCache if cached else None), self.records.append)
         self.books: list[dict[str, tuple[Any, ...]]] = []
 
     def add(self, name: str, num_prompt_tokens: int, max_tokens: int) -> None:
@@ -31,11 +30,9 @@ class History:
         plan = self.scheduler.schedule()
         if gives_up:
             self.scheduler.abort(gives_up)
-        self.scheduler.update(plan, [[TOKEN] if share.samples else [] for share in plan.scheduled])
-        queued = {s.request_id: ("waits", 0, len(s.token_ids), ()) for s in self.scheduler.waiting}
-        runs = {
-            s.request_id: ("runs", s.num_computed_tokens, len(s.token_ids), tuple(s.block_table)) for s in self.scheduler.running
-        }
+        self.scheduler.update(plan, [[TOKEN] * share.num_samples for share in plan.scheduled])
+        queued = {s.name: ("waits", 0, len(s.token_ids), ()) for s in self.scheduler.waiting}
+        runs = {s.name: ("runs", s.num_computed_tokens, len(s.token_ids), tuple(s.block_table)) for s in self.scheduler.running}
         self.books.append(queued | runs)
 
     def drain(self) -> History:
@@ -45,7 +42,7 @@ class History:
 
     @property
     def alive(self) -> list[str]:
-        return [s.request_id for s in [*self.scheduler.running, *self.scheduler.waiting]]
+        return [s.name for s in [*self.scheduler.running, *self.scheduler.waiting]]
 
     @property
     def trace(self) -> Trace:

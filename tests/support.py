@@ -14,7 +14,6 @@ from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.api import Backend, ForwardBatch
 from labcore.kernels.native import NativeBackend, runnable_isas
 from labcore.kernels.reference import ReferenceBackend
-from labcore.kv.block_allocator import BlockAllocator
 from labcore.model.llama import LlamaModel
 
 ISAS = runnable_isas()
@@ -50,52 +49,6 @@ def paged_batch(
         slot_mapping=ids(slot_mapping),
         logits_indices=ids(np.cumsum(queries) - 1),
     )
-
-
-class DictCache:
-    """A prefix cache in the plainest form: whole prefixes of tokens as keys, in order of use. The rules are `PrefixCache`'s."""
-
-    def __init__(self, allocator: BlockAllocator, block_size: int) -> None:
-        self.allocator, self.block_size = allocator, block_size
-        self.blocks: dict[tuple[int, ...], int] = {}  # least recently used first
-
-    @property
-    def num_blocks(self) -> int:
-        return len(self.blocks)
-
-    @property
-    def num_evictable(self) -> int:
-        return sum(self.allocator.refcount(block) == 1 for block in self.blocks.values())
-
-    def match(self, token_ids: list[int]) -> list[int]:
-        found: list[int] = []
-        for end in range(self.block_size, len(token_ids) + 1, self.block_size):
-            key = tuple(token_ids[:end])
-            if key not in self.blocks:
-                break
-            found.append(self.blocks[key])
-        for end in range(len(found) * self.block_size, 0, -self.block_size):  # a parent after its children: it stays longer
-            key = tuple(token_ids[:end])
-            self.blocks[key] = self.blocks.pop(key)
-        self.allocator.share(found)
-        return found
-
-    def insert(self, token_ids: list[int], blocks: list[int]) -> None:
-        for i in reversed(range(len(blocks))):
-            key = tuple(token_ids[: (i + 1) * self.block_size])
-            if key not in self.blocks:
-                self.blocks[key] = blocks[i]
-                self.allocator.share([blocks[i]])
-
-    def evict(self, count: int) -> int:
-        victims = [key for key, block in self.blocks.items() if self.allocator.refcount(block) == 1][:count]
-        for key in victims:
-            self.allocator.free([self.blocks.pop(key)])
-        return len(victims)
-
-    def check(self) -> None:
-        assert all(self.allocator.refcount(block) >= 1 for block in self.blocks.values())
-        assert len(set(self.blocks.values())) == len(self.blocks), "two prefixes share a block"
 
 
 @dataclass

@@ -36,7 +36,7 @@ NUM_TOKENS = 1000
 
 def logits_of(model: LlamaModel, token_ids: list[int]) -> np.ndarray:
     """The logits after every one of these tokens, (tokens, vocabulary)."""
-    pool = model.new_kv_cache(CacheConfig(block_size=len(token_ids), num_blocks=1))
+    pool = model.new_kv_cache(CacheConfig.one_block(len(token_ids)))
     return model.forward(ForwardBatch.of_one_sequence(token_ids), pool)
 
 

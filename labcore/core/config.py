@@ -20,6 +20,8 @@ PROJECTIONS = (
 )  # fmt: skip
 QKV, ATTENTION, MLP = frozenset(PROJECTIONS[:3]), frozenset(PROJECTIONS[:4]), frozenset(PROJECTIONS[4:])
 KV_DTYPES = ("float32", "int8")
+PREFIX_CACHES = ("none", "radix", "hash")
+POLICIES = ("fcfs", "priority", "lpm")
 _MODEL_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
@@ -35,6 +37,12 @@ def _positive(config: object, *names: str) -> None:
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
             raise InvalidConfig(f"{type(config).__name__}.{name} is {value!r}; expected a positive number")
+
+
+def _one_of(known: tuple[str, ...], config: object, name: str) -> None:
+    value = getattr(config, name)
+    if value not in known:
+        raise InvalidConfig(f"{type(config).__name__}.{name} is {value!r}; expected one of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +199,13 @@ class CacheConfig:
 
     kv_dtype: how the numbers lie in it. "int8" has one float32 scale per token and kv head: (head_dim + 4) bytes a head in
               the place of 4 head_dim. Answers then differ a little from those of "float32".
+    prefix_cache: what finds blocks that were computed before: "none", "radix" (a tree) or "hash" (a table).
     """
 
     block_size: int = 16
     num_blocks: int = 512
     kv_dtype: str = "float32"
+    prefix_cache: str = "none"
 
     def __post_init__(self) -> None:
         _at_least(1, self, "block_size", "num_blocks")
@@ -204,12 +214,19 @@ class CacheConfig:
                 f"num_blocks is {self.num_blocks} and block_size {self.block_size}; "
                 f"expected at most {MAX_BLOCKS} blocks of at most {MAX_MODEL_LEN} slots"
             )
-        if self.kv_dtype not in KV_DTYPES:
-            raise InvalidConfig(f"kv_dtype is {self.kv_dtype!r}; expected one of {', '.join(KV_DTYPES)}")
+        if self.block_size & (self.block_size - 1):
+            raise InvalidConfig(f"block_size is {self.block_size}; expected a power of two")
+        _one_of(KV_DTYPES, self, "kv_dtype")
+        _one_of(PREFIX_CACHES, self, "prefix_cache")
 
     @property
     def num_slots(self) -> int:
         return self.block_size * self.num_blocks
+
+    @classmethod
+    def one_block(cls, num_tokens: int, kv_dtype: str = "float32") -> CacheConfig:
+        """A pool of a single block that holds so many tokens."""
+        return cls(block_size=1 << max(num_tokens - 1, 0).bit_length(), num_blocks=1, kv_dtype=kv_dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,18 +237,22 @@ class SchedulerConfig:
     max_num_seqs:           sequences running at the same time.
     max_chunk_tokens:       tokens of one sequence in a step (chunked prefill); None = the whole budget.
     watermark_blocks:       blocks that an admission leaves free, so that running sequences can grow.
+    policy:                 who is admitted next: "fcfs" (the oldest), "priority" (the smallest number, then the oldest; it may
+                            preempt larger numbers), "lpm" (the longest prefix in the cache, within bounds).
     """
 
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 32
     max_chunk_tokens: int | None = None
     watermark_blocks: int = 1
+    policy: str = "fcfs"
 
     def __post_init__(self) -> None:
         _at_least(1, self, "max_num_batched_tokens", "max_num_seqs")
         _at_least(0, self, "watermark_blocks")
         if self.max_chunk_tokens is not None:
             _at_least(1, self, "max_chunk_tokens")
+        _one_of(POLICIES, self, "policy")
 
     @property
     def chunk_limit(self) -> int:

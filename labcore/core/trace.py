@@ -19,13 +19,16 @@ class ArrivalRecord:
     request_id: str
     prompt: tuple[int, ...]  # token ids
     params: Mapping[str, Any]  # SamplingParams, field by field; the seed is the one that was used
+    priority: int = 0
+    salt: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledRecord:
     """One sequence's share of a step."""
 
-    request_id: str
+    request_id: str  # of its sequence: `a`, or `a#1` for the second answer to it
     num_tokens: int  # tokens computed for it in this step
     num_computed_tokens: int  # tokens computed for it in all, after this step
     num_tokens_known: int  # prompt and sampled tokens, after this step
@@ -44,6 +47,13 @@ class StepRecord:
     preempted: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
     aborted: tuple[str, ...] = ()  # given up since the record before
+    expired: tuple[str, ...] = ()  # their deadline passed since the record before
+    forked: tuple[tuple[str, str], ...] = ()  # (sequence, the other answer that parted from it)
+    copied: tuple[tuple[int, int], ...] = ()  # (block, its copy) of blocks that were shared and are written now
+    evicted: tuple[int, ...] = ()  # blocks that the prefix cache gave up; then
+    kept: tuple[int, ...] = ()  # blocks that came into it, and are there after the step
+    queried_tokens: int = 0  # of what was admitted
+    hit_tokens: int = 0  # of these, found in the prefix cache
     waiting: int
     running: int
     free_blocks: int

@@ -28,9 +28,10 @@ Prompt = str | Sequence[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A prompt's whole answer."""
+    """A prompt's whole answer, or one of its n."""
 
     prompt: Prompt
+    index: int = 0
     text: str
     token_ids: list[int]
     num_prompt_tokens: int
@@ -59,11 +60,12 @@ class LLM:
         self.engine = LLMEngine(self.model, config, observer)
         self._ids = (f"request-{i}" for i in count())
         self._inbox: dict[str, deque[RequestOutput]] = {}  # what `step` brought a request that has not been read yet
+        self._num_answers: dict[str, int] = {}
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | list[SamplingParams] | None = None
     ) -> list[Completion]:
-        """Complete prompts together, in one batch; answers in the order of the prompts.
+        """Complete prompts together, in one batch; answers in the order of the prompts, where n > 1 each prompt's n in a row.
 
         prompts: one prompt or a list of them; a prompt is a text or a list of token ids. params: one for all, or one each.
         Raises InvalidRequest if any is refused; then none is run.
@@ -84,11 +86,16 @@ class LLM:
         finally:
             for request_id in ids:  # whatever happened, nothing of these requests stays behind
                 self._forget(request_id)
-        return [_completion(*answer) for answer in zip(many, lengths, outputs, strict=True)]
+        return [
+            _completion(prompt, length, [out for out in outs if out.index == index])
+            for prompt, length, outs in zip(many, lengths, outputs, strict=True)
+            for index in sorted({out.index for out in outs})
+        ]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Complete one prompt as tokens arrive, in whole characters. A caller who stops listening frees the request.
+        """Complete one prompt as tokens arrive, in whole characters; `index` says of which of its n answers.
 
+        A caller who stops listening frees the request.
         Other streams and `generate` may be used in between: their requests run in the same batch.
         Raises InvalidRequest at the first `next`.
         """
@@ -101,16 +108,17 @@ class LLM:
 
     def _add(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> int:
         num_prompt_tokens = self.engine.add_request(request_id, prompt, params)
-        self._inbox[request_id] = deque()
+        self._inbox[request_id], self._num_answers[request_id] = deque(), params.n if params else 1
         return num_prompt_tokens
 
     def _outputs(self, request_id: str) -> Iterator[RequestOutput]:
-        inbox = self._inbox[request_id]
+        inbox, left = self._inbox[request_id], self._num_answers[request_id]
         while True:
             while inbox:
                 out = inbox.popleft()
                 yield out
-                if out.finished:
+                left -= out.finished
+                if not left:
                     return
             if not self.engine.has_unfinished:
                 raise LabError(f"{request_id} is gone: it was aborted, or an observer raised in its last step")
@@ -120,12 +128,14 @@ class LLM:
 
     def _forget(self, request_id: str) -> None:
         if self._inbox.pop(request_id, None) is not None:
+            del self._num_answers[request_id]
             self.engine.abort(request_id)
 
 
 def _completion(prompt: Prompt, num_prompt_tokens: int, outputs: list[RequestOutput]) -> Completion:
     return Completion(
         prompt=prompt,
+        index=outputs[0].index,
         text="".join(out.text for out in outputs),
         token_ids=[token for out in outputs for token in out.token_ids],
         num_prompt_tokens=num_prompt_tokens,

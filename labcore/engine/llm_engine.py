@@ -8,22 +8,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
+from math import inf
 from numbers import Integral
 from threading import Lock
 
 import numpy as np
 
 from labcore.core.config import EngineConfig
-from labcore.core.errors import InvalidRequest, LabError, NumericalError
+from labcore.core.errors import InvalidRequest, LabError
 from labcore.core.trace import StepRecord
 from labcore.engine.model_runner import ModelRunner
+from labcore.engine.plan import Progress
 from labcore.engine.sampling_params import SamplingParams
-from labcore.engine.scheduler import Sampled, Scheduler
+from labcore.engine.scheduler import Scheduler
 from labcore.engine.sequence import FinishReason, Sequence
 from labcore.kv.paged_cache import PagedCache
+from labcore.kv.prefix_cache import Domain
 from labcore.loaders.tokenizer import IncrementalDecoder
 from labcore.model.llama import LlamaModel
 
@@ -36,6 +40,7 @@ class RequestOutput:
     """
 
     request_id: str
+    index: int = 0  # which of the request's n answers
     token_ids: list[int]
     text: str
     finish_reason: str | None = None  # None while it runs
@@ -53,37 +58,61 @@ def is_token_ids(prompt: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    sequence: Sequence
-    decoder: IncrementalDecoder
+    """A request and the decoders of those of its answers that have not ended."""
+
+    arrival: int
+    decoders: dict[int, IncrementalDecoder]
 
 
 class LLMEngine:
     """A model, a scheduler and a pool. Not thread-safe: one thread adds, steps and aborts; two steps at once are refused."""
 
     def __init__(
-        self, model: LlamaModel, config: EngineConfig | None = None, observer: Callable[[StepRecord], None] | None = None
+        self,
+        model: LlamaModel,
+        config: EngineConfig | None = None,
+        observer: Callable[[StepRecord], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """observer: called with the record of every step; without one, no record is made."""
+        """observer: called with the record of every step; without one, no record is made. clock: of timeouts, in seconds."""
         self.model = model
         self.config = config or EngineConfig()
         self.cache = PagedCache(self.config.cache)
-        self.scheduler = Scheduler(self.config.scheduler, self.cache, observer)
+        self.scheduler = Scheduler(self.config.scheduler, self.cache, observer, clock)
         self.runner = ModelRunner(model, self.config.cache)
         self._requests: dict[str, _Request] = {}
         self._num_added = 0
+        self._clock = clock
         self._turn = Lock()
 
     @property
     def has_unfinished(self) -> bool:
         return self.scheduler.has_unfinished
 
-    def add_request(self, request_id: str, prompt: str | Tokens[int], params: SamplingParams | None = None) -> int:
-        """Queue a prompt (text, or token ids); returns its length in tokens. Raises InvalidRequest, having changed nothing."""
-        if request_id in self._alive():
-            raise InvalidRequest(f"request id {request_id!r} is in use; wait until it has finished, or choose another")
-        sequence = self._sequence(request_id, self._prompt_ids(request_id, prompt), params or SamplingParams())
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | Tokens[int],
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+        salt: str = "",
+    ) -> int:
+        """Queue a prompt (text, or token ids); returns its length in tokens. Raises InvalidRequest, having changed nothing.
+
+        priority: smaller goes first; 0 unless the policy is "priority". timeout: seconds from now after which it is given up.
+        salt: only requests of the same salt share cached blocks with it.
+        """
+        params = params or SamplingParams()
+        if timeout is not None and not 0 <= timeout < inf:
+            raise InvalidRequest(f"request {request_id!r}: timeout is {timeout!r}; expected seconds, 0 or more, or None")
+        sequence = self._sequence(request_id, self._prompt_ids(request_id, prompt), params)
+        sequence.priority, sequence.domain = priority, Domain(salt=salt)
+        sequence.deadline = inf if timeout is None else self._clock() + timeout
         self.scheduler.add(sequence)
-        self._requests[request_id] = _Request(sequence, IncrementalDecoder(self.model.tokenizer))
+        decoders = {index: IncrementalDecoder(self.model.tokenizer) for index in range(params.n)}
+        self._requests[request_id] = _Request(sequence.arrival, decoders)
         self._num_added += 1
         return sequence.num_prompt_tokens
 
@@ -96,12 +125,10 @@ class LLMEngine:
             raise LabError("two threads step one engine at the same time; let one do it, or take turns with a lock")
         try:
             output = self.scheduler.schedule()
-            sampled = self.runner.execute(output)
-            self.scheduler.update(output, sampled)
+            progress = self.scheduler.update(output, self.runner.execute(output))
         finally:
             self._turn.release()
-        shares = zip(output.scheduled, sampled, strict=True)
-        return [self._output(share.sequence, new) for share, new in shares if new and self._listens(share.sequence)]
+        return [out for one in progress for out in self._outputs(one)]
 
     def abort(self, request_id: str) -> bool:
         """Give up a request wherever it is; its blocks are free at once. False if it is not here (any more)."""
@@ -111,15 +138,7 @@ class LLMEngine:
     def check(self) -> None:
         """Every book balances between steps. Raises AssertionError."""
         self.scheduler.check()
-        assert self._alive() <= self._requests.keys(), "the scheduler runs what the engine does not know"
-
-    def _alive(self) -> set[str]:
-        return {s.request_id for s in [*self.scheduler.waiting, *self.scheduler.running]}
-
-    def _listens(self, sequence: Sequence) -> bool:
-        """Whether the request is still there: it may have been aborted while its step was computed."""
-        request = self._requests.get(sequence.request_id)
-        return request is not None and request.sequence is sequence
+        assert self.scheduler.live.keys() <= self._requests.keys(), "the scheduler runs what the engine does not know"
 
     def _prompt_ids(self, request_id: str, prompt: str | Tokens[int]) -> list[int]:
         tokenizer, vocab_size = self.model.tokenizer, self.model.config.vocab_size
@@ -155,6 +174,7 @@ class LLMEngine:
             request_id=request_id,
             token_ids=ids,
             num_prompt_tokens=len(ids),
+            num_forks=params.n - 1,
             params=params,
             seed=params.seed if params.seed is not None else self.config.seed << 32 | self._num_added,
             stop_token_ids=frozenset(params.stop_token_ids)
@@ -163,17 +183,29 @@ class LLMEngine:
             length_reason=FinishReason.LENGTH if wanted <= room else FinishReason.KV_EXHAUSTED,
         )
 
-    def _output(self, sequence: Sequence, sampled: Sampled) -> RequestOutput:
-        request_id, reason = sequence.request_id, sequence.finish_reason
-        decoder = self._requests[request_id].decoder
-        tokens = [] if isinstance(sampled, NumericalError) else sampled
-        text = decoder.feed(tokens)
+    def _outputs(self, progress: Progress) -> Iterator[RequestOutput]:
+        """What is new for the caller, if there is still one: a request may be aborted while its step is computed."""
+        sequence = progress.sequence
+        request = self._requests.get(sequence.request_id)
+        if request is None or request.arrival != sequence.arrival or not (progress.tokens or progress.reason):
+            return
+        yield self._output(request, sequence, sequence.index, progress.tokens)
+        if progress.reason is not None:
+            for index in range(1, 1 + sequence.num_forks):  # answers that will never begin
+                yield self._output(request, sequence, index, ())
+
+    def _output(self, request: _Request, sequence: Sequence, index: int, tokens: Tokens[int]) -> RequestOutput:
+        decoder, reason = request.decoders[index], sequence.finish_reason
+        text = decoder.feed(list(tokens))
         if reason is not None:
             text += decoder.finish()
-            del self._requests[request_id]
+            del request.decoders[index]
+            if not request.decoders:
+                del self._requests[sequence.request_id]
         return RequestOutput(
-            request_id=request_id,
-            token_ids=tokens,
+            request_id=sequence.request_id,
+            index=index,
+            token_ids=list(tokens),
             text=text,
             finish_reason=reason.value if reason else None,
             error=sequence.error,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from labcore.core.config import CacheConfig
 from labcore.core.errors import NumericalError
+from labcore.engine.plan import Sampled, ScheduledSequence, SchedulerOutput
 from labcore.engine.sampler import sample
-from labcore.engine.scheduler import Sampled, ScheduledSequence, SchedulerOutput
-from labcore.engine.sequence import Sequence
 from labcore.kernels.api import ForwardBatch
 from labcore.kv.block_table import slots
+from labcore.kv.paged_cache import Copy
 from labcore.model.llama import LlamaModel
 
 
@@ -25,15 +26,28 @@ class ModelRunner:
         self.kv = model.new_kv_cache(cache)
 
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
-        """What each scheduled sequence sampled: a token, nothing where a chunk ended early, or why there is no token."""
+        """What each scheduled sequence sampled: tokens, nothing where a chunk ended early, or why there is no token."""
         if not output.scheduled:
             return []
+        self.copy_blocks(output.copies)
         logits = iter(self.model.forward(build_batch(output.scheduled, self.block_size), self.kv))
-        return [self._sample(share.sequence, next(logits)) if share.samples else [] for share in output.scheduled]
+        return [self._sample(share, next(logits)) if share.samples else [] for share in output.scheduled]
 
-    def _sample(self, sequence: Sequence, logits: np.ndarray) -> Sampled:
+    def copy_blocks(self, copies: Sequence[Copy]) -> None:
+        """Copy whole blocks, every layer, K and V, all slots: whatever part of them is written next."""
+        if copies:
+            sources, destinations = map(list, zip(*copies, strict=True))
+            self.kv[:, :, destinations] = self.kv[:, :, sources]
+
+    def _sample(self, share: ScheduledSequence, logits: np.ndarray) -> Sampled:
+        """One token for each answer that goes on from this row: they differ in the index of their random numbers."""
+        sequence = share.sequence
+        first, position = sequence.index, len(sequence.token_ids)
         try:
-            return [sample(logits, sequence.params, seed=sequence.seed, position=len(sequence.token_ids))]
+            return [
+                sample(logits, sequence.params, seed=sequence.seed, position=position, sample_index=index)
+                for index in range(first, first + share.num_samples)
+            ]
         except NumericalError as error:  # ends this request, and no other
             return error
 

@@ -20,6 +20,7 @@ class SamplingParams:
     """How tokens are chosen, and when to stop.
 
     max_tokens:     tokens to generate, 1 or more.
+    n:              answers to the same prompt; it is computed once, and they part at their first token.
     temperature:    0 = greedy (ties go to the lowest id); otherwise logits are divided by it.
     top_k:          keep the k most probable tokens; 0 = all.
     top_p:          keep the most probable tokens while the mass before a token is below p; at least one (Holtzman et al. 2020).
@@ -29,6 +30,7 @@ class SamplingParams:
     """
 
     max_tokens: int = 16
+    n: int = 1
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -39,6 +41,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         # "not lo <= x <= hi" and never "x < lo or x > hi": a NaN fails the first and passes the second
         _check("max_tokens", self.max_tokens, Integral, 1, float("inf"), "a whole number, 1 or more")
+        _check("n", self.n, Integral, 1, 1 << 16, "a whole number, 1 or more")
         _check("temperature", self.temperature, Real, 0.0, 1e6, "a number from 0 to 1,000,000")
         _check("top_k", self.top_k, Integral, 0, float("inf"), "a whole number, 0 (all) or more")
         _check("top_p", self.top_p, Real, 5e-324, 1.0, "a number above 0, up to 1")

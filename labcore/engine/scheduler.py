@@ -3,272 +3,297 @@
 The rules, each paid for by somebody's outage:
 - One budget of tokens per step, oldest running sequence first; chunked prefill, decode and recomputation are the same thing.
 - What a step promises is reserved in that step, so nothing downstream can run out of blocks.
-- A waiting request is admitted when the blocks of *all* its known tokens are free (and a watermark besides), and takes
+- A waiting request is admitted when the blocks of *all* its known tokens are there (and a watermark besides), and takes
   them at once. The watermark never holds back an empty engine.
-- Memory comes from free blocks, then from cached ones nobody references, then from the youngest running sequence, which
+- Memory comes from free blocks, then from cached ones nobody holds, then from the youngest running sequence, which
   goes back to the front of the queue with nothing computed. So the oldest running sequence always advances.
 - A request that can never fit is refused when it is added.
+- Several answers to one prompt part when it is computed; they share its blocks until one of them writes.
 
-Source: Yu et al. 2022 (Orca: iteration-level scheduling), Kwon et al. 2023 (vLLM: paging, recompute preemption),
-Agrawal et al. 2024 (Sarathi: chunked prefill).
+"Oldest" is by rank: priority first, then age. Source: Yu et al. 2022 (Orca: iteration-level scheduling), Kwon et al. 2023
+(vLLM: paging, copy-on-write, recompute preemption), Agrawal et al. 2024 (Sarathi: chunked prefill).
 """
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
+import time
+from bisect import insort
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from math import inf
+from operator import attrgetter
 
 from labcore.core.config import SchedulerConfig
 from labcore.core.errors import InvalidRequest, NumericalError, OutOfBlocks
-from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
+from labcore.core.trace import StepRecord
+from labcore.engine.plan import Progress, Sampled, ScheduledSequence, SchedulerOutput
+from labcore.engine.policies import POLICIES
+from labcore.engine.recorder import NoRecorder, Recorder, StepRecorder
 from labcore.engine.sequence import FinishReason, Sequence, SequenceStatus
-from labcore.kv.paged_cache import PagedCache
+from labcore.kv.paged_cache import Copy, PagedCache
 
-Sampled = list[int] | NumericalError  # what a step brought a sequence
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
-    """A sequence's share of a step: its next `num_tokens` tokens; it `samples` if they reach the end of the known ones."""
-
-    sequence: Sequence
-    num_tokens: int
-    samples: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
-    """The plan of one step."""
-
-    scheduled: tuple[ScheduledSequence, ...]
-    preempted: tuple[Sequence, ...]
-
-
-Booked = tuple[ScheduledSequence, tuple[int, ...], FinishReason | None]  # tokens kept, why the request ends
+by_rank = attrgetter("rank")
 
 
 class Scheduler:
-    """First come, first served. `schedule` plans a step, `update` books what it computed."""
+    """`schedule` plans a step, `update` books what it computed. No OutOfBlocks leaves it."""
 
-    def __init__(self, config: SchedulerConfig, cache: PagedCache, observer: Callable[[StepRecord], None] | None = None) -> None:
-        """observer: called with the record of each step, after its books are closed. None: no record is made."""
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: PagedCache,
+        observer: Callable[[StepRecord], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """observer: called with the record of each step, after its books are closed. clock: what deadlines are compared with."""
         self.config = config
         self.cache = cache
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # oldest first
-        self.num_steps = 0
-        self.num_empty_steps = 0
-        self.num_preemptions = 0
-        self._observer = observer
-        self._arrived: list[ArrivalRecord] = []  # since the last record
-        self._aborted: list[str] = []
+        self.waiting: list[Sequence] = []  # both by rank, the first first
+        self.running: list[Sequence] = []
+        self.live: dict[str, list[Sequence]] = {}  # by request, its unfinished sequences
+        self.num_steps = self.num_empty_steps = self.num_preemptions = 0
+        self._num_arrived = 0
+        self._num_seats = 0  # sequences that run, and answers that will part from them
+        self._clock = clock
+        self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap
+        self._recorder: Recorder = NoRecorder() if observer is None else StepRecorder(cache, observer)
 
     @property
     def has_unfinished(self) -> bool:
         return bool(self.waiting or self.running)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a request. Raises InvalidRequest, naming the numbers, if it can never run."""
-        needed = self.cache.blocks_for(sequence.num_prompt_tokens + 1)
-        if needed > self.cache.allocator.num_blocks:
-            raise InvalidRequest(
-                f"request {sequence.request_id!r}: prompt of {sequence.num_prompt_tokens} tokens and one more need "
-                f"{needed} KV blocks of {self.cache.block_size}; the pool has {self.cache.allocator.num_blocks}"
-            )
-        self.waiting.append(sequence)
-        if self._observer is not None:
-            params = asdict(sequence.params) | {"seed": sequence.seed}
-            self._arrived.append(ArrivalRecord(request_id=sequence.request_id, prompt=tuple(sequence.token_ids), params=params))
+        """Queue a request. Raises InvalidRequest, naming the numbers, if it can never run; then nothing has changed."""
+        self._refuse(sequence)
+        sequence.arrival = self._num_arrived
+        self._num_arrived += 1
+        insort(self.waiting, sequence, key=by_rank)
+        self.live[sequence.request_id] = [sequence]
+        if sequence.deadline < inf:
+            heapq.heappush(self._deadlines, (sequence.deadline, sequence.arrival, sequence))
+        self._recorder.arrived(sequence)
 
     def schedule(self) -> SchedulerOutput:
         """Plan a step; all blocks it needs are in the tables when this returns."""
+        expired = self._expire()
         budget = self.config.max_num_batched_tokens
         scheduled: list[ScheduledSequence] = []
+        copies: list[Copy] = []
+        yielded = self._yield_to_urgent()
         preempted: list[Sequence] = []
 
         for sequence in list(self.running):
             if budget == 0 or sequence.status is not SequenceStatus.RUNNING:
                 break  # out of tokens, or preempted to make room for an older one, as are all behind it
             share = self._share(sequence, budget)
-            if not self._reserve(sequence, share.num_tokens, preempted):
+            if not self._reserve(sequence, share.num_tokens, preempted, copies):
                 break
             scheduled.append(share)
             budget -= share.num_tokens
 
-        while self.waiting and budget and not preempted and len(self.running) < self.config.max_num_seqs:
-            if not self._admit(self.waiting[0]):
+        while self.waiting and budget and not preempted:
+            sequence = POLICIES[self.config.policy](self.waiting, self.cache.prefix_cache)
+            if sequence in yielded or not self._admit(sequence):
                 break
-            share = self._share(self.waiting.popleft(), budget)
+            share = self._share(sequence, budget)
             scheduled.append(share)
             budget -= share.num_tokens
-        return SchedulerOutput(tuple(scheduled), tuple(preempted))
+        return SchedulerOutput(tuple(scheduled), (*yielded, *preempted), tuple(copies), tuple(expired))
 
-    def update(self, output: SchedulerOutput, sampled: Iterable[Sampled]) -> list[Sequence]:
+    def update(self, output: SchedulerOutput, sampled: Iterable[Sampled]) -> list[Progress]:
         """Book the step: `sampled` has one entry per scheduled sequence.
 
-        An entry is a list of tokens, empty where the chunk did not reach the end, or the NumericalError that ends this
-        request and no other. Returns the sequences that finished.
+        An entry is a list of tokens: none where the chunk did not reach the end, one for each answer that begins here; or the
+        NumericalError that ends this request and no other. Returns what each sequence got; those that ended are among them.
         """
-        booked = [self._book(share, tokens) for share, tokens in zip(output.scheduled, sampled, strict=True)]
-        # while the finished still hold their blocks, and only if somebody looks
-        records = tuple(_record(*entry) for entry in booked) if self._observer is not None else ()
-        finished = []
-        for share, _, reason in booked:
-            if reason is not None:
-                self._finish(share.sequence, reason)
-                finished.append(share.sequence)
-        self._close(output, records, finished)
-        return finished
-
-    def abort(self, request_id: str) -> bool:
-        """Give up a request wherever it is; False if it is not here (any more)."""
-        for sequence in [*self.waiting, *self.running]:
-            if sequence.request_id == request_id:
-                self._finish(sequence, FinishReason.ABORT)
-                if self._observer is not None:
-                    self._aborted.append(request_id)
-                return True
-        return False
-
-    def check(self) -> None:
-        """The books balance between steps: queues, statuses, tables, pool. Raises AssertionError."""
-        assert all(s.status is SequenceStatus.WAITING and not s.block_table for s in self.waiting), (
-            "a waiting sequence holds blocks"
-        )
-        assert all(s.status is SequenceStatus.RUNNING for s in self.running), "a sequence in running is not running"
-        assert len(self.running) <= self.config.max_num_seqs, "more sequences run than allowed"
-        for s in self.running:
-            assert 0 <= s.num_computed_tokens <= len(s.token_ids) <= s.max_length, f"{s.request_id}: counters out of order"
-            assert len(s.block_table) >= self.cache.blocks_for(s.num_computed_tokens), (
-                f"{s.request_id}: computed tokens without a block"
-            )
-        self.cache.check([s.block_table for s in self.running])
-
-    def _share(self, sequence: Sequence, budget: int) -> ScheduledSequence:
-        num_tokens = min(sequence.num_uncomputed_tokens, self.config.chunk_limit, budget)
-        return ScheduledSequence(sequence, num_tokens, samples=num_tokens == sequence.num_uncomputed_tokens)
-
-    def _reserve(self, sequence: Sequence, num_tokens: int, preempted: list[Sequence]) -> bool:
-        """Blocks for the next `num_tokens`, preempting from the young end if need be; False if it had to preempt itself."""
-        while True:
-            try:
-                self.cache.grow(sequence.block_table, sequence.num_computed_tokens + num_tokens)
-                return True
-            except OutOfBlocks:
-                victim = self.running[-1]  # never one already scheduled in this step: those are all older
-                self._preempt(victim)
-                preempted.append(victim)
-                if victim is sequence:
-                    return False
-
-    def _admit(self, sequence: Sequence) -> bool:
-        """Take the blocks of all its known tokens, or nothing."""
-        table = self.cache.match_prefix(sequence.token_ids)
-        num_cached = len(table) * self.cache.block_size
-        missing = self.cache.blocks_for(len(sequence.token_ids)) - len(table)
-        watermark = self.config.watermark_blocks if self.running else 0
-        if missing + watermark > self.cache.num_available:
-            self.cache.release(table)  # a failed admission keeps nothing
-            return False
-        self.cache.grow(table, len(sequence.token_ids))
-        sequence.block_table = table
-        sequence.num_computed_tokens = sequence.num_cached_tokens = num_cached
-        sequence.status = SequenceStatus.RUNNING
-        self.running.append(sequence)
-        return True
-
-    def _book(self, share: ScheduledSequence, tokens: Sampled) -> Booked:
-        """Count and append what a step brought a sequence; returns what is kept of it, and why the request ends, if it does."""
-        sequence = share.sequence
-        if sequence.status is not SequenceStatus.RUNNING:  # aborted while the step was computed: its tokens are dropped
-            return share, (), None
-        if isinstance(tokens, NumericalError):
-            sequence.error, tokens = str(tokens), []
-            reason: FinishReason | None = FinishReason.ERROR
-        else:
-            assert bool(tokens) == share.samples, "a chunk samples exactly if it reaches the end of the known tokens"
-            reason = None
-        sequence.num_computed_tokens += share.num_tokens
-        reason = reason or self._append(sequence, tokens)
-        if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - share.num_tokens:
-            self._keep(sequence, reason)  # the prompt is complete: others may share it from now on
-        return share, tuple(tokens), reason
-
-    def _append(self, sequence: Sequence, tokens: list[int]) -> FinishReason | None:
-        """Append sampled tokens one by one, and cut `tokens` behind the one that ends the request."""
-        for i, token in enumerate(tokens):
-            sequence.token_ids.append(token)
-            if reason := sequence.finish_reason_after(token):
-                del tokens[i + 1 :]
-                return reason
-        return None
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Back to the front of the queue; its sampled tokens stay, what was computed is computed again."""
-        self._keep(sequence)
-        self._leave(sequence, SequenceStatus.WAITING)
-        sequence.num_computed_tokens = 0
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.appendleft(sequence)
-
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        if sequence.status is SequenceStatus.WAITING:
-            self.waiting.remove(sequence)
-            sequence.status = SequenceStatus.FINISHED
-        else:
-            self._keep(sequence, reason)
-            self._leave(sequence, SequenceStatus.FINISHED)
-        sequence.finish_reason = reason
-
-    def _leave(self, sequence: Sequence, status: SequenceStatus) -> None:
-        self.running.remove(sequence)
-        self.cache.release(sequence.block_table)
-        sequence.status = status
-
-    def _keep(self, sequence: Sequence, reason: FinishReason | None = None) -> None:
-        """Offer what is computed to the prefix cache; not after an error, whose NaN would reach every later hit."""
-        if reason is not FinishReason.ERROR:
-            self.cache.keep(sequence.token_ids[: sequence.num_computed_tokens], sequence.block_table)
-
-    def _close(self, output: SchedulerOutput, records: tuple[ScheduledRecord, ...], finished: list[Sequence]) -> None:
-        """Count the step, and tell the observer."""
+        progress: list[Progress] = []
+        for share, tokens in zip(output.scheduled, sampled, strict=True):
+            progress += self._book(share, tokens)
+        self._recorder.booked(progress)
+        for one in progress:
+            if one.reason is not None:
+                self._finish(one.sequence, one.reason)
         idle_reason = ""
         if not output.scheduled:
             self.num_empty_steps += 1
             idle_reason = "no waiting request fits" if self.has_unfinished else "nothing to do"
         step, self.num_steps = self.num_steps, self.num_steps + 1
-        if self._observer is None:
-            return
-        record = StepRecord(
-            step=step,
-            arrived=tuple(self._arrived),
-            scheduled=records,
-            preempted=tuple(s.request_id for s in output.preempted),
-            finished=tuple(s.request_id for s in finished),
-            aborted=tuple(self._aborted),
-            waiting=len(self.waiting),
-            running=len(self.running),
-            free_blocks=self.cache.allocator.num_free,
-            cached_blocks=self.cache.prefix_cache.num_evictable,
-            used_blocks=self.cache.num_used,
-            idle_reason=idle_reason,
+        self._recorder.closed(step, output, len(self.waiting), len(self.running), idle_reason)
+        return [*(Progress(sequence, 0, (), FinishReason.TIMEOUT) for sequence in output.expired), *progress]
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> bool:
+        """Give up a request wherever it is, with all its answers; False if it is not here (any more)."""
+        sequences = list(self.live.get(request_id, ()))
+        for sequence in sequences:
+            self._finish(sequence, reason)
+            self._recorder.gone(sequence, reason)
+        return bool(sequences)
+
+    def check(self) -> None:
+        """The books balance between steps: queues, statuses, seats, tables, pool. Raises AssertionError."""
+        for queue, status in ((self.waiting, SequenceStatus.WAITING), (self.running, SequenceStatus.RUNNING)):
+            assert all(s.status is status for s in queue), f"a sequence among the {status.value} is not {status.value}"
+            assert queue == sorted(queue, key=by_rank), f"the {status.value} do not stand in the order of rank"
+        assert not any(s.block_table for s in self.waiting), "a waiting sequence holds blocks"
+        assert self._num_seats == sum(1 + s.num_forks for s in self.running) <= self.config.max_num_seqs, (
+            "more sequences run than allowed, or than are counted"
         )
-        self._arrived.clear()
-        self._aborted.clear()
-        self._observer(record)  # last: whatever an observer does, the books are closed
+        live = [s for sequences in self.live.values() for s in sequences]
+        assert sorted(live, key=by_rank) == sorted([*self.waiting, *self.running], key=by_rank), "a live sequence is in no queue"
+        for s in self.running:
+            assert 0 <= s.num_computed_tokens <= len(s.token_ids) <= s.max_length, f"{s.name}: counters out of order"
+            assert len(s.block_table) >= self.cache.blocks_for(s.num_computed_tokens), f"{s.name}: tokens without a block"
+        self.cache.check(s.block_table for s in self.running)
 
+    def _refuse(self, sequence: Sequence) -> None:
+        who, pool = f"request {sequence.request_id!r}", self.cache.allocator.num_blocks
+        if sequence.request_id in self.live:
+            raise InvalidRequest(f"request id {sequence.request_id!r} is in use; wait until it has finished, or choose another")
+        needed = self.cache.blocks_for(sequence.num_prompt_tokens + 1)
+        if needed > pool:
+            raise InvalidRequest(
+                f"{who}: prompt of {sequence.num_prompt_tokens} tokens and one more need "
+                f"{needed} KV blocks of {self.cache.block_size}; the pool has {pool}"
+            )
+        if 1 + sequence.num_forks > self.config.max_num_seqs:
+            raise InvalidRequest(f"{who}: n is {1 + sequence.num_forks}; at most {self.config.max_num_seqs} run at a time")
+        if self.config.policy != "priority" and sequence.priority != 0:
+            raise InvalidRequest(f"{who}: priority is {sequence.priority}; the policy is {self.config.policy}: expected 0")
+        if sequence.priority < 0:
+            raise InvalidRequest(f"{who}: priority is {sequence.priority}; expected 0 (first) or more")
 
-def _record(share: ScheduledSequence, tokens: tuple[int, ...], reason: FinishReason | None) -> ScheduledRecord:
-    sequence = share.sequence
-    ended = reason or sequence.finish_reason
-    return ScheduledRecord(
-        request_id=sequence.request_id,
-        num_tokens=share.num_tokens,
-        num_computed_tokens=sequence.num_computed_tokens,
-        num_tokens_known=len(sequence.token_ids),
-        sampled=tokens,
-        block_ids=tuple(sequence.block_table),
-        state=ended.value if ended else "running",
-    )
+    def _expire(self) -> list[Sequence]:
+        """End the requests whose deadline has passed; returns their sequences."""
+        expired: list[Sequence] = []
+        while self._deadlines and not self._clock() < self._deadlines[0][0]:
+            _, arrival, sequence = heapq.heappop(self._deadlines)
+            late = self.live.get(sequence.request_id, ())
+            if any(s.arrival == arrival for s in late):  # else it has finished, and the id may be another's
+                expired += late
+                self.abort(sequence.request_id, FinishReason.TIMEOUT)
+        return expired
+
+    def _share(self, sequence: Sequence, budget: int) -> ScheduledSequence:
+        num_tokens = min(sequence.num_uncomputed_tokens, self.config.chunk_limit, budget)
+        return ScheduledSequence(sequence, num_tokens, samples=num_tokens == sequence.num_uncomputed_tokens)
+
+    def _yield_to_urgent(self) -> list[Sequence]:
+        """Preempt what is less urgent than the first of the queue, until that can be admitted; before anything is scheduled."""
+        yielded = []
+        while self.waiting and self.running and self.running[-1].priority > self.waiting[0].priority:
+            table = self._match(self.waiting[0])
+            fits = self._fits(self.waiting[0], table)
+            self.cache.release(table)
+            if fits:
+                break
+            yielded.append(self.running[-1])
+            self._preempt(self.running[-1])
+        return yielded
+
+    def _reserve(self, sequence: Sequence, num_tokens: int, preempted: list[Sequence], copies: list[Copy]) -> bool:
+        """Room for the next `num_tokens`, preempting from the young end if need be; False if it had to preempt itself."""
+        start = sequence.num_computed_tokens
+        while True:
+            try:
+                copies += self.cache.reserve(sequence.block_table, start, start + num_tokens)
+                return True
+            except OutOfBlocks:
+                victim = self._victim()
+                self._preempt(victim)
+                preempted.append(victim)
+                if victim is sequence:
+                    return False
+
+    def _victim(self) -> Sequence:
+        """The youngest: never one already scheduled in this step, since those are all older than the one that needs room."""
+        return self.running[-1]
+
+    def _match(self, sequence: Sequence) -> list[int]:
+        return self.cache.match_prefix(sequence.token_ids, sequence.domain)
+
+    def _fits(self, sequence: Sequence, table: list[int]) -> bool:
+        """Whether there are seats, and blocks for all its known tokens besides those in the table."""
+        watermark = self.config.watermark_blocks if self.running else 0
+        missing = self.cache.blocks_for(len(sequence.token_ids)) - len(table)
+        seats = self._num_seats + 1 + sequence.num_forks
+        return missing + watermark <= self.cache.num_available and seats <= self.config.max_num_seqs
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Take the blocks of all its known tokens, or nothing."""
+        table = self._match(sequence)
+        if not self._fits(sequence, table):
+            self.cache.release(table)  # a failed admission keeps nothing
+            return False
+        sequence.num_computed_tokens = sequence.num_cached_tokens = len(table) * self.cache.block_size
+        self.cache.reserve(table, sequence.num_computed_tokens, len(sequence.token_ids))
+        sequence.block_table = table
+        self.cache.prefix_cache.stats.admitted(len(sequence.token_ids), sequence.num_cached_tokens)
+        self.waiting[0].num_overtaken += self.waiting[0] is not sequence
+        self.waiting.remove(sequence)
+        self._run(sequence)
+        return True
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.status = SequenceStatus.RUNNING
+        self._num_seats += 1 + sequence.num_forks
+        insort(self.running, sequence, key=by_rank)
+
+    def _book(self, share: ScheduledSequence, tokens: Sampled) -> list[Progress]:
+        """Count and append what a step brought a sequence, and the answers that part from it."""
+        sequence, count = share.sequence, share.num_tokens
+        if sequence.status is not SequenceStatus.RUNNING:  # aborted while the step was computed: its tokens are dropped
+            return [Progress(sequence, count, (), None)]
+        sequence.num_computed_tokens += count
+        if isinstance(tokens, NumericalError):
+            sequence.error = str(tokens)
+            return [Progress(sequence, count, (), FinishReason.ERROR)]
+        assert bool(tokens) == share.samples, "a chunk samples exactly if it reaches the end of the known tokens"
+        if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - count:
+            self._keep(sequence)  # the prompt is complete: others may share it from now on
+        own = tokens[: len(tokens) - sequence.num_forks] if tokens else []
+        forks = self._part(sequence, tokens[len(own) :])
+        return [Progress(sequence, count, *sequence.append(own)), *forks]
+
+    def _part(self, sequence: Sequence, tokens: list[int]) -> list[Progress]:
+        """The other answers to a prompt, each with its first token; they share its blocks."""
+        parted: list[Progress] = []
+        for token in tokens:
+            child = sequence.fork(len(parted) + 1, self.cache.fork(sequence.block_table))
+            sequence.num_forks -= 1
+            self._num_seats -= 1
+            self._run(child)
+            self.live[sequence.request_id].append(child)
+            parted.append(Progress(child, 0, *child.append([token]), forked_from=sequence.name))
+        return parted
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue; its sampled tokens stay, what was computed is computed again."""
+        self._keep(sequence)
+        self._leave(sequence)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_computed_tokens = 0
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        insort(self.waiting, sequence, key=by_rank)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        if sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        else:
+            if reason is not FinishReason.ERROR:  # whose NaN would reach every later hit
+                self._keep(sequence)
+            self._leave(sequence)
+        sequence.status, sequence.finish_reason = SequenceStatus.FINISHED, reason
+        others = self.live[sequence.request_id]
+        others.remove(sequence)
+        if not others:
+            del self.live[sequence.request_id]
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._num_seats -= 1 + sequence.num_forks
+        self.cache.release(sequence.block_table)
+
+    def _keep(self, sequence: Sequence) -> None:
+        """Offer what is computed to the prefix cache."""
+        self.cache.keep(sequence.token_ids[: sequence.num_computed_tokens], sequence.block_table, sequence.domain)

@@ -5,10 +5,12 @@ There is no prefill and no decode, only two counters: a sequence whose `num_comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import inf
 
 from labcore.engine.sampling_params import SamplingParams
+from labcore.kv.prefix_cache import ANYONE, Domain
 
 
 class SequenceStatus(Enum):
@@ -22,14 +24,21 @@ class FinishReason(Enum):
     LENGTH = "length"  # max_tokens, or the model's context is full
     KV_EXHAUSTED = "kv_exhausted"  # the whole KV pool cannot hold one token more
     ABORT = "abort"  # the caller gave it up
+    TIMEOUT = "timeout"  # its deadline passed
     ERROR = "error"  # its logits held no number to choose by; `Sequence.error` says where
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Sequence:
-    """State of one request. Everything that must survive a preemption lives here, never in a batch."""
+    """State of one request, or of one of the n answers to it. What must survive a preemption lives here, never in a batch."""
 
     request_id: str
+    index: int = 0  # which of its request's answers this is
+    num_forks: int = 0  # answers that part from this one when the prompt is computed; 0 once they have
+    arrival: int = 0  # place in the order of arrival
+    priority: int = 0  # smaller goes first
+    deadline: float = inf  # on the scheduler's clock
+    domain: Domain = ANYONE  # with whom it may share cached blocks
     token_ids: list[int]  # prompt, then sampled tokens
     num_prompt_tokens: int
     params: SamplingParams
@@ -43,7 +52,18 @@ class Sequence:
     num_computed_tokens: int = 0  # tokens whose K and V are in the pool
     num_cached_tokens: int = 0  # of these, found in the prefix cache at the last admission
     num_preemptions: int = 0
+    num_overtaken: int = 0  # times that another was admitted before it while it was first in the queue
     block_table: list[int] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Its name in records: the request's; `a#1` is the second answer to request a."""
+        return f"{self.request_id}#{self.index}" if self.index else self.request_id
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Who goes first, and is preempted last: priority, then age."""
+        return self.priority, self.arrival, self.index
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -53,7 +73,19 @@ class Sequence:
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
-    def finish_reason_after(self, token: int) -> FinishReason | None:
+    def fork(self, index: int, block_table: list[int]) -> Sequence:
+        """Another answer to the same request, as far as this one is."""
+        return replace(self, index=index, num_forks=0, token_ids=list(self.token_ids), block_table=block_table, num_preemptions=0)
+
+    def append(self, tokens: list[int]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Append sampled tokens one by one, up to the one that ends the sequence; returns what was kept, and why it ends."""
+        for i, token in enumerate(tokens, 1):
+            self.token_ids.append(token)
+            if reason := self._reason_after(token):
+                return tuple(tokens[:i]), reason
+        return tuple(tokens), None
+
+    def _reason_after(self, token: int) -> FinishReason | None:
         """Whether the request ends with this token, which has just been appended."""
         if token in self.stop_token_ids:
             return FinishReason.STOP

@@ -28,7 +28,7 @@ from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
 from labcore.engine.llm_engine import LLMEngine
 from labcore.loaders.tokenizer import Tokenizer
 
-SCHEMA, VERSION = "labcore.trace", 1
+SCHEMA, VERSION = "labcore.trace", 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,11 @@ def _fits(value: object, hint: Any) -> bool:
 
 def _frozen(entry: dict[str, Any]) -> dict[str, Any]:
     """Lists of JSON as the tuples they were."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return {name: frozen(value) for name, value in entry.items()}
 
 
 def _token_ids(step: StepRecord) -> Iterator[int]:

@@ -1,37 +1,46 @@
-"""The paged KV pool, as books: block tables grow and shrink here, out of free blocks first and cached blocks second.
+"""The paged KV pool, as books: block tables grow and shrink here, out of free blocks first and idle cached blocks second.
 
 It knows block ids and token ids, but no sequences: a table is a plain list of block ids that its owner keeps.
 
     >>> cache = PagedCache(CacheConfig(num_blocks=4, block_size=16))
     >>> table = []
-    >>> cache.grow(table, num_tokens=20); table
-    [0, 1]
+    >>> cache.reserve(table, start=0, stop=20), table
+    ([], [0, 1])
+    >>> fork = cache.fork(table)
+    >>> cache.reserve(fork, start=20, stop=21), fork      # position 20 lies in block 1, which both hold: copied first
+    ([(1, 2)], [0, 2])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 
 from labcore.core.config import CacheConfig
+from labcore.core.errors import OutOfBlocks
 from labcore.kv.block_allocator import BlockAllocator
 from labcore.kv.block_table import blocks_for
-from labcore.kv.prefix_cache import NoPrefixCache, PrefixCache
+from labcore.kv.hash_cache import HashCache
+from labcore.kv.prefix_cache import ANYONE, Domain, MakeCache, NoPrefixCache, PrefixCache
+from labcore.kv.radix_cache import RadixCache
+
+PREFIX_CACHES: dict[str, MakeCache] = {"none": NoPrefixCache, "radix": RadixCache, "hash": HashCache}
+Copy = tuple[int, int]  # (source, destination): a whole block, every layer, K and V
 
 
 class PagedCache:
     """A pool of blocks, and the prefix cache that keeps some of them warm."""
 
-    def __init__(self, config: CacheConfig, make_cache: Callable[[BlockAllocator, int], PrefixCache] | None = None) -> None:
-        """make_cache: called with the allocator and the block size; None = no prefix cache."""
+    def __init__(self, config: CacheConfig, make_cache: MakeCache | None = None) -> None:
+        """make_cache: another prefix cache than the one that the config names."""
         self.block_size = config.block_size
         self.allocator = BlockAllocator(config.num_blocks)
-        self.prefix_cache: PrefixCache = make_cache(self.allocator, config.block_size) if make_cache else NoPrefixCache()
+        self.prefix_cache: PrefixCache = (make_cache or PREFIX_CACHES[config.prefix_cache])(self.allocator, config.block_size)
 
     @property
     def num_available(self) -> int:
-        """Blocks that `grow` can still hand out."""
-        return self.allocator.num_free + self.prefix_cache.num_evictable
+        """Blocks that can still be handed out: free ones, and cached ones that nobody holds."""
+        return self.allocator.num_free + self.allocator.num_idle
 
     @property
     def num_used(self) -> int:
@@ -41,33 +50,62 @@ class PagedCache:
     def blocks_for(self, num_tokens: int) -> int:
         return blocks_for(num_tokens, self.block_size)
 
-    def match_prefix(self, token_ids: Tokens[int]) -> list[int]:
+    def match_prefix(self, token_ids: Tokens[int], domain: Domain = ANYONE) -> list[int]:
         """Cached blocks of this prefix, referenced for the caller. Never all tokens: one is always left to be computed."""
-        return self.prefix_cache.match(token_ids[: (len(token_ids) - 1) // self.block_size * self.block_size])
+        return self.prefix_cache.match(self._whole_blocks(token_ids, len(token_ids) - 1), domain)
 
-    def grow(self, table: list[int], num_tokens: int) -> None:
-        """Extend the table until it holds `num_tokens`, or change nothing and raise OutOfBlocks."""
-        missing = self.blocks_for(num_tokens) - len(table)
-        if missing > 0:
-            if self.allocator.num_free < missing <= self.num_available:
-                self.prefix_cache.evict(missing - self.allocator.num_free)
-            table.extend(self.allocator.allocate(missing))
+    def reserve(self, table: list[int], start: int, stop: int) -> list[Copy]:
+        """Make positions start .. stop - 1 writable, or change nothing and raise OutOfBlocks.
 
-    def keep(self, token_ids: Tokens[int], table: list[int]) -> None:
-        """Offer the full blocks of these computed tokens to the prefix cache."""
-        full = len(token_ids) // self.block_size
-        self.prefix_cache.insert(token_ids[: full * self.block_size], table[:full])
+        The table grows until it holds them; a block in it that others hold too is exchanged for a new one. Only the block of
+        `start` can be such a one: those behind it are new. Returns the copies to make before anything is written.
+        """
+        at = start // self.block_size
+        shared = at < len(table) and start < stop and self.allocator.refcount(table[at]) > 1
+        missing = max(0, self.blocks_for(stop) - len(table))
+        new = self._take(missing + shared)
+        copies = []
+        if shared:
+            source, table[at] = table[at], new.pop(0)
+            self.allocator.free([source])
+            copies.append((source, table[at]))
+        table += new
+        return copies
+
+    def fork(self, table: list[int]) -> list[int]:
+        """A second table of the same blocks."""
+        self.allocator.share(table)
+        return list(table)
+
+    def keep(self, token_ids: Tokens[int], table: list[int], domain: Domain = ANYONE) -> None:
+        """Offer the full blocks of these computed tokens to the prefix cache, which may exchange blocks of the table."""
+        self.prefix_cache.insert(self._whole_blocks(token_ids, len(token_ids)), table, domain)
 
     def release(self, table: list[int]) -> None:
         """Give the table's references back and empty it."""
         self.allocator.free(table)
         table.clear()
 
-    def check(self, tables: list[list[int]]) -> None:
-        """The books balance: each block's count is the tables that hold it plus one if the cache does."""
+    def check(self, tables: Iterable[list[int]]) -> None:
+        """The books balance: each block's count is the tables that hold it plus one if the cache does. Raises AssertionError."""
         self.allocator.check()
         self.prefix_cache.check()
-        held = [block for table in tables for block in table]
-        total = sum(self.allocator.refcount(block) for block in range(self.allocator.num_blocks))
-        assert total == len(held) + self.prefix_cache.num_blocks, "references are lost or held by nobody"
-        assert all(self.allocator.refcount(block) >= held.count(block) for block in set(held)), "a table holds a free block"
+        counts = [int(self.allocator.is_cached(block)) for block in range(self.allocator.num_blocks)]
+        assert sum(counts) == self.prefix_cache.num_blocks, "the cache counts other blocks than it references"
+        for table in tables:
+            assert len(set(table)) == len(table), "a table holds a block twice"
+            for block in table:
+                counts[block] += 1
+        assert counts == [self.allocator.refcount(block) for block in range(self.allocator.num_blocks)], (
+            "references are lost or held by nobody"
+        )
+
+    def _whole_blocks(self, token_ids: Tokens[int], num_tokens: int) -> Tokens[int]:
+        return token_ids[: num_tokens // self.block_size * self.block_size]
+
+    def _take(self, count: int) -> list[int]:
+        if self.allocator.num_free < count <= self.num_available:
+            self.prefix_cache.evict(count - self.allocator.num_free)
+        if count > self.allocator.num_free:
+            raise OutOfBlocks(f"{count} blocks wanted, {self.num_available} of {self.allocator.num_blocks} free or idle")
+        return self.allocator.allocate(count)

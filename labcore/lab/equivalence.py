@@ -55,7 +55,7 @@ class _Tapped(LlamaModel):
 
 def all_logits(model: LlamaModel, token_ids: list[int], kv_dtype: str = "float32") -> np.ndarray:
     """The logits after every one of these tokens, in one pass and without an engine: (len(token_ids), vocab_size)."""
-    pool = model.new_kv_cache(CacheConfig(block_size=len(token_ids), num_blocks=1, kv_dtype=kv_dtype))
+    pool = model.new_kv_cache(CacheConfig.one_block(len(token_ids), kv_dtype))
     return model.forward(ForwardBatch.of_one_sequence(token_ids), pool)
 
 

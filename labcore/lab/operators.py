@@ -50,7 +50,7 @@ def record_operators(model: LlamaModel, token_ids: Sequence[int], position: int 
     recorder = _Recorder(model)
     tapped = copy.copy(model)
     tapped.backend = recorder
-    tapped.forward_by_operators(batch, model.new_kv_cache(CacheConfig(block_size=end, num_blocks=1)))
+    tapped.forward_by_operators(batch, model.new_kv_cache(CacheConfig.one_block(end)))
     return tuple(recorder.records)
 
 

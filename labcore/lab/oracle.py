@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.sampling_params import SamplingParams
@@ -21,11 +23,11 @@ TOKEN = 1  # what the oracle always says
 
 
 def scheduler_of(
-    num_blocks: int, block_size: int, kind: type[Scheduler] = Scheduler, **limits: int
+    num_blocks: int, block_size: int, kind: type[Scheduler] = Scheduler, prefix_cache: str = "none", **limits: Any
 ) -> tuple[Scheduler, list[StepRecord]]:
     """A scheduler over an empty pool, and the list that its step records go to. limits: fields of SchedulerConfig."""
     records: list[StepRecord] = []
-    cache = PagedCache(CacheConfig(num_blocks=num_blocks, block_size=block_size))
+    cache = PagedCache(CacheConfig(num_blocks=num_blocks, block_size=block_size, prefix_cache=prefix_cache))
     return kind(SchedulerConfig(**limits), cache, records.append), records
 
 
@@ -48,5 +50,5 @@ def drive(scheduler: Scheduler, most_steps: int = 10_000) -> int:
     begun = scheduler.num_steps
     while scheduler.has_unfinished and scheduler.num_steps - begun < most_steps:
         plan = scheduler.schedule()
-        scheduler.update(plan, [[TOKEN] if share.samples else [] for share in plan.scheduled])
+        scheduler.update(plan, [[TOKEN] * share.num_samples for share in plan.scheduled])
     return scheduler.num_steps - begun

@@ -67,7 +67,13 @@ def _says(names: list[str], record: StepRecord, moments: Mapping[int, Moment], g
         said.append(f"Tokens computed: {listed(shares)}.")
     else:
         said.append(f"Nothing runs: {record.idle_reason or 'no reason is recorded'}.")
+    if record.copied:
+        said.append(f"Copied before it is written: {listed([f'{old} to {new}' for old, new in record.copied])}.")
+    if record.evicted:
+        said.append(f"The prefix cache gives up {listed(record.evicted)}.")
     for r, m in moments.items():
+        if m.parted_from is not None:
+            said.append(f"{names[r]} parts from {names[m.parted_from]} and shares its blocks.")
         known = m.cached // block_size
         if known:
             said.append(f"{names[r]} finds {', '.join(map(str, m.taken[:known]))} in the prefix cache.")

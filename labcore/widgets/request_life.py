@@ -10,13 +10,14 @@ from typing import Any
 from labcore.core.errors import InvalidTrace
 from labcore.engine.trace_file import Trace
 from labcore.widgets.replay import Replay, counted, joined, listed, span
-from labcore.widgets.story import AGAIN, DECODE, KEEPS, PROMPT, WAITS, Moment, names_of, story
+from labcore.widgets.story import AGAIN, DECODE, KEEPS, PROMPT, WAITS, Moment, requests_of, story
 
 CAPTION = (
     "A box is a token, below it its position. An empty box is known and not yet computed; a full one is computed in this step, "
     "a pale one was computed before; a dotted one is still unknown. A block holds the keys and values of its positions; its "
     "empty slots are reserved. The strip at the end shows all steps and leads to each of them."
 )
+GONE = {"abort": "is given up by its caller", "timeout": "is ended: its deadline has passed"}
 
 
 class RequestLife(Replay):
@@ -29,7 +30,8 @@ class RequestLife(Replay):
         self, trace: Trace, request_id: str, *, link: str = "life", caption: str = CAPTION, step: int | None = None
     ) -> None:
         """Raises InvalidTrace: an empty trace, an unknown request. Of several requests of one name, the first is shown."""
-        names = names_of(trace)
+        requests = requests_of(trace)
+        names = [name for name, _ in requests]
         told = [(record, moments) for record, moments in story(trace)]
         if request_id not in names:
             known = ", ".join(map(repr, names)) or "none"
@@ -37,7 +39,7 @@ class RequestLife(Replay):
         own = names.index(request_id)
         life = [(record, moments[own]) for record, moments in told if own in moments]
         first, last = life[0][0].step, life[-1][1]
-        tokens = list(trace.arrivals[own].prompt) + [token for _, moment in life for token in moment.sampled]
+        tokens = list(requests[own][1].prompt) + [token for _, moment in life for token in moment.sampled]
         tables = list(dict.fromkeys(moment.blocks for _, moment in life))
         data = {
             "colour": own,
@@ -49,7 +51,7 @@ class RequestLife(Replay):
         }
         super().__init__(
             title=f"A request's life: {request_id}", caption=caption, link=link, first=first, step=step,
-            says=[_says(request_id, trace, moment) for _, moment in life],
+            says=[_says(names, trace, moment) for _, moment in life],
             columns=["does", "positions", "computed", "known", "blocks"],
             rows=[_row(moment) for _, moment in life], data=data,
         )  # fmt: skip
@@ -70,16 +72,20 @@ def _row(moment: Moment) -> list[Any]:
     ]  # fmt: skip
 
 
-def _says(name: str, trace: Trace, moment: Moment) -> str:
+def _says(names: list[str], trace: Trace, moment: Moment) -> str:
     """What happens to the request in this step."""
-    said = []
+    name, said = names[moment.request], []
     if moment.arrived:
         said.append(f"{name} arrives with a prompt of {counted(moment.num_prompt_tokens, 'token')}.")
     if moment.preempted:
         said.append(f"{name} is preempted: it gives back its blocks, and what was computed will be computed again.")
     who = "It" if said else name
-    if moment.ended == "abort":
-        return " ".join([*said, f"{who} is given up by its caller."])
+    if moment.ended in GONE:
+        return " ".join([*said, f"{who} {GONE[moment.ended]}."])
+    if moment.parted_from is not None:
+        parent, sampled = names[moment.parted_from], listed([repr(trace.text(token)) for token in moment.sampled])
+        end = f" It ends ({moment.ended})." if moment.ended else ""
+        return f"{who} parts from {parent}, shares its {counted(len(moment.blocks), 'block')} and samples {sampled}.{end}"
     if moment.doing == WAITS:
         return " ".join([*said, f"{who} waits."])
     if moment.doing == KEEPS:

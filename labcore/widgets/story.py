@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from labcore.core.errors import InvalidTrace
-from labcore.core.trace import ScheduledRecord, StepRecord
+from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
 from labcore.engine.trace_file import Trace
 
 WAITS, PROMPT, DECODE, AGAIN, KEEPS = "waits", "prompt", "decode", "again", "keeps"  # keeps: its blocks, without running
@@ -24,7 +24,7 @@ WAITS, PROMPT, DECODE, AGAIN, KEEPS = "waits", "prompt", "decode", "again", "kee
 class Moment:
     """One request in one step. Positions start to computed - 1 are what the step computed for it."""
 
-    request: int  # its place in the order of arrival
+    request: int  # its place among the `requests_of` its trace
     doing: str = WAITS
     num_prompt_tokens: int
     start: int = 0
@@ -35,6 +35,7 @@ class Moment:
     taken: tuple[int, ...] = ()  # of these, new in this step
     cached: int = 0  # tokens that the prefix cache had, in the step in which it is taken in
     arrived: bool = False
+    parted_from: int | None = None  # the request that it is another answer to, in the step in which they part
     preempted: bool = False
     ended: str = ""  # why it ended with this step, if it did
     furthest: int = 0  # tokens ever computed
@@ -45,17 +46,30 @@ class Moment:
         return () if self.ended else self.blocks
 
 
+def requests_of(trace: Trace) -> list[tuple[str, ArrivalRecord]]:
+    """By place: the name to show, and the request as it arrived. A further answer to a request comes when it parts from it.
+
+    The second of one name is `a (2)`.
+    """
+    found: list[tuple[str, ArrivalRecord]] = []
+    newest: dict[str, ArrivalRecord] = {}
+    for step in trace.steps:
+        newest |= {arrival.request_id: arrival for arrival in step.arrived}
+        newest |= {child: newest[parent] for parent, child in step.forked if parent in newest}
+        names = {name for name, _ in found}
+        for own in [*(arrival.request_id for arrival in step.arrived), *(child for _, child in step.forked if child in newest)]:
+            name = next(name for i in count(1) if (name := own if i == 1 else f"{own} ({i})") not in names)
+            names.add(name)
+            found.append((name, newest[own]))
+    return found
+
+
 def names_of(trace: Trace) -> list[str]:
-    """The requests in the order of arrival; the second of one name is `a (2)`."""
-    names: list[str] = []
-    for arrival in trace.arrivals:
-        tries = (arrival.request_id if i == 1 else f"{arrival.request_id} ({i})" for i in count(1))
-        names.append(next(name for name in tries if name not in names))
-    return names
+    return [name for name, _ in requests_of(trace)]
 
 
 def story(trace: Trace) -> Iterator[tuple[StepRecord, dict[int, Moment]]]:
-    """Each step, with a moment for every request that was there, by its place in the order of arrival.
+    """Each step, with a moment for every request that was there, by its place.
 
     Raises InvalidTrace: no steps, steps that do not follow each other, a share of a request that never arrived.
     """
@@ -75,11 +89,15 @@ def story(trace: Trace) -> Iterator[tuple[StepRecord, dict[int, Moment]]]:
             known = len(arrival.prompt)
             alive[arrival.request_id] = Moment(request=next(arrivals), num_prompt_tokens=known, known=known, arrived=True)
         _give_up(aborted, alive, moments)
+        _give_up(list(record.expired), alive, moments, "timeout")
         for name in record.preempted:
             if name in alive:
                 alive[name] = replace(alive[name], doing=WAITS, start=0, computed=0, blocks=(), preempted=True)
+        parents = {child: parent for parent, child in record.forked}
         for share in record.scheduled:
-            if share.state != "abort":  # given up while the step was computed: nothing came of it
+            if share.request_id in parents and parents[share.request_id] in alive:
+                alive[share.request_id] = _fork(alive[parents[share.request_id]], share, next(arrivals))
+            elif share.state != "abort":  # given up while the step was computed: nothing came of it
                 if share.request_id not in alive:
                     raise InvalidTrace(f"step {step}: request {share.request_id!r} runs and never arrived")
                 alive[share.request_id] = _share(alive[share.request_id], share)
@@ -92,16 +110,26 @@ def _next(before: Moment) -> Moment:
     """The same request one step later, if nothing happens to it."""
     doing = KEEPS if before.blocks else WAITS
     return replace(
-        before, doing=doing, start=before.computed, cached=0, taken=(), sampled=(), arrived=False, preempted=False
+        before, doing=doing, start=before.computed, cached=0, taken=(), sampled=(), arrived=False, preempted=False,
+        parted_from=None,
     )  # fmt: skip
 
 
-def _give_up(aborted: list[str], alive: dict[str, Moment], moments: dict[int, Moment]) -> None:
-    for name in list(aborted):
+def _give_up(names: list[str], alive: dict[str, Moment], moments: dict[int, Moment], why: str = "abort") -> None:
+    for name in list(names):
         if name in alive:
-            gone = replace(alive.pop(name), doing=WAITS, blocks=(), ended="abort")
+            gone = replace(alive.pop(name), doing=WAITS, blocks=(), ended=why)
             moments[gone.request] = gone
-            aborted.remove(name)
+            names.remove(name)
+
+
+def _fork(parent: Moment, share: ScheduledRecord, place: int) -> Moment:
+    """Another answer, in the step in which it parts: all that is computed is the parent's."""
+    own = replace(parent, request=place, doing=KEEPS, start=share.num_computed_tokens, parted_from=parent.request)
+    return replace(
+        own, known=share.num_tokens_known, sampled=share.sampled, blocks=share.block_ids, taken=(), cached=0, arrived=False,
+        ended="" if share.state == "running" else share.state,
+    )  # fmt: skip
 
 
 def _share(before: Moment, share: ScheduledRecord) -> Moment:

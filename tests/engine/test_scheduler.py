@@ -5,173 +5,16 @@ No weights: a token is a function of the tokens before it, so whatever is schedu
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support import DictCache
+from oracle import EOS, drain, execute, make_scheduler, make_sequence, oracle, step
 
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest, NumericalError
 from labcore.core.trace import StepRecord
-from labcore.engine.sampling_params import SamplingParams
-from labcore.engine.scheduler import Scheduler, SchedulerOutput
-from labcore.engine.sequence import FinishReason, Sequence, SequenceStatus
+from labcore.engine.plan import SchedulerOutput
+from labcore.engine.scheduler import Scheduler
+from labcore.engine.sequence import FinishReason
 from labcore.kv.paged_cache import PagedCache
-
-EOS = 0
-
-
-def oracle(tokens: list[int]) -> int:
-    """The next token of a text: any fixed function will do."""
-    return hashlib.blake2b(repr(tokens).encode(), digest_size=1).digest()[0] % 40
-
-
-def expected(prompt: list[int], max_length: int) -> list[int]:
-    tokens = list(prompt)
-    while len(tokens) < max_length:
-        tokens.append(oracle(tokens))
-        if tokens[-1] == EOS:
-            break
-    return tokens
-
-
-def make_scheduler(num_blocks: int = 8, block_size: int = 4, **limits: int) -> tuple[Scheduler, list[StepRecord]]:
-    records: list[StepRecord] = []
-    return Scheduler(
-        SchedulerConfig(**limits), PagedCache(CacheConfig(block_size=block_size, num_blocks=num_blocks)), records.append
-    ), records
-
-
-def make_sequence(name: str, prompt: list[int], max_length: int) -> Sequence:
-    return Sequence(
-        request_id=name, token_ids=list(prompt), num_prompt_tokens=len(prompt), params=SamplingParams(), seed=0,
-        stop_token_ids=frozenset({EOS}), max_length=max_length, length_reason=FinishReason.LENGTH,
-    )  # fmt: skip
-
-
-def execute(output: SchedulerOutput) -> list[list[int]]:
-    return [[oracle(share.sequence.token_ids)] if share.samples else [] for share in output.scheduled]
-
-
-def step(scheduler: Scheduler) -> SchedulerOutput:
-    output = scheduler.schedule()
-    for share in output.scheduled:  # what the step promises is reserved
-        held = len(share.sequence.block_table) * scheduler.cache.block_size
-        assert held >= share.sequence.num_computed_tokens + share.num_tokens
-    scheduler.update(output, execute(output))
-    scheduler.check()
-    return output
-
-
-def drain(scheduler: Scheduler, most: int = 2000) -> int:
-    for steps in range(most):
-        if not scheduler.has_unfinished:
-            return steps
-        step(scheduler)
-    raise AssertionError(f"no end after {most} steps")
-
-
-class SchedulerMachine(RuleBasedStateMachine):
-    """Requests come, run, and are given up, in any order; Hypothesis looks for a history that breaks a rule."""
-
-    @initialize(
-        cached=st.booleans(), block_size=st.sampled_from([1, 2, 4]), num_blocks=st.integers(2, 12),
-        budget=st.integers(1, 24), seqs=st.integers(1, 5), chunk=st.sampled_from([None, 1, 3, 8]), watermark=st.integers(0, 3),
-    )  # fmt: skip
-    def start(
-        self, cached: bool, block_size: int, num_blocks: int, budget: int, seqs: int, chunk: int | None, watermark: int
-    ) -> None:
-        self.records: list[StepRecord] = []
-        self.pool = CacheConfig(block_size=block_size, num_blocks=num_blocks)
-        config = SchedulerConfig(
-            max_num_batched_tokens=budget, max_num_seqs=seqs, max_chunk_tokens=chunk, watermark_blocks=watermark
-        )
-        cache = PagedCache(self.pool, DictCache if cached else None)
-        self.scheduler = Scheduler(config, cache, self.records.append)
-        self.aborted: list[str] = []  # since the last step
-        self.alive: dict[str, Sequence] = {}
-        self.prompts: dict[str, list[int]] = {}
-        self.num_added = 0
-
-    @rule(length=st.integers(1, 20), new=st.integers(1, 10))
-    def add(self, length: int, new: int) -> None:
-        name = f"r{self.num_added}"
-        self.num_added += 1
-        prompt = [(self.num_added % 3 * 7 + i) % 39 + 1 for i in range(length)]  # every third shares its beginning
-        sequence = make_sequence(name, prompt, min(length + new, self.pool.num_slots))
-        if self.scheduler.cache.blocks_for(length + 1) > self.pool.num_blocks:
-            with pytest.raises(InvalidRequest, match=name):
-                self.scheduler.add(sequence)
-        else:
-            self.scheduler.add(sequence)
-            self.alive[name], self.prompts[name] = sequence, prompt
-
-    @precondition(lambda self: self.alive)
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.alive)))
-        assert self.scheduler.abort(name)
-        assert not self.scheduler.abort(name)  # the second time it is gone
-        self.aborted.append(name)
-        sequence = self.alive.pop(name)
-        assert (sequence.finish_reason, sequence.block_table) == (FinishReason.ABORT, [])
-
-    @precondition(lambda self: self.alive)
-    @rule()
-    def one_step(self) -> None:
-        oldest = self.scheduler.running[0] if self.scheduler.running else None
-        computed = oldest.num_computed_tokens if oldest else 0
-        output = step(self.scheduler)
-        self.check_record(self.records[-1], output)
-        assert output.scheduled, "something waits or runs, and nothing was scheduled"
-        assert sum(s.num_tokens for s in output.scheduled) <= self.scheduler.config.max_num_batched_tokens
-        assert not {id(s) for s in output.preempted} & {id(s.sequence) for s in output.scheduled}, "a victim runs"
-        if oldest:
-            assert oldest.num_computed_tokens > computed, "the oldest running sequence did not advance"
-        for name, sequence in list(self.alive.items()):
-            if sequence.status is SequenceStatus.FINISHED:
-                assert sequence.token_ids == expected(self.prompts[name], sequence.max_length)
-                del self.alive[name]
-
-    def check_record(self, record: StepRecord, output: SchedulerOutput) -> None:
-        """What the record says is what the sequences and queues show."""
-        assert [s.request_id for s in record.scheduled] == [s.sequence.request_id for s in output.scheduled]
-        for told, share in zip(record.scheduled, output.scheduled, strict=True):
-            sequence = share.sequence
-            assert (told.num_tokens, told.num_computed_tokens) == (share.num_tokens, sequence.num_computed_tokens)
-            assert (told.num_tokens_known, len(told.sampled)) == (len(sequence.token_ids), int(share.samples))
-            assert told.sampled in ((), (sequence.token_ids[-1],))
-            assert told.state == (sequence.finish_reason.value if sequence.finish_reason else "running")
-            assert len(told.block_ids) >= self.scheduler.cache.blocks_for(told.num_computed_tokens)
-            assert sequence.finish_reason or told.block_ids == tuple(sequence.block_table)
-        assert (record.waiting, record.running) == (len(self.scheduler.waiting), len(self.scheduler.running))
-        assert set(record.finished) == {s.request_id for s in record.scheduled if s.state != "running"}
-        assert (record.preempted, record.idle_reason) == (tuple(s.request_id for s in output.preempted), "")
-        assert list(record.aborted) == self.aborted
-        self.aborted.clear()
-
-    @invariant()
-    def books_balance(self) -> None:
-        if hasattr(self, "scheduler"):
-            self.scheduler.check()
-
-    def teardown(self) -> None:
-        if not hasattr(self, "scheduler"):
-            return
-        work = sum(s.max_length for s in self.alive.values())
-        drain(self.scheduler, most=200 + 40 * work * (1 + len(self.alive)))
-        assert self.scheduler.cache.num_used == 0
-        assert [record.step for record in self.records] == list(range(len(self.records)))
-        assert sum(len(record.preempted) for record in self.records) == self.scheduler.num_preemptions
-        for record in self.records:
-            assert record.free_blocks + record.cached_blocks + record.used_blocks == self.pool.num_blocks
-
-
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=300, stateful_step_count=40)
 
 
 def test_a_request_that_can_never_fit_is_refused() -> None:
@@ -241,7 +84,9 @@ def _continue(prompt: list[int], count: int) -> list[int]:
 def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
     """A11: its freed blocks were still cached; counting its work before the hit was known walked past the table."""
     records: list[StepRecord] = []
-    scheduler = Scheduler(SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=16), DictCache), records.append)
+    scheduler = Scheduler(
+        SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=16, prefix_cache="radix")), records.append
+    )
     sequence = make_sequence("a", list(range(1, 21)), 26)
     sequence.stop_token_ids = frozenset()
     scheduler.add(sequence)
@@ -252,14 +97,14 @@ def test_a_preempted_sequence_finds_its_own_blocks_again() -> None:
     [share] = scheduler.schedule().scheduled
     assert (sequence.num_cached_tokens, sequence.num_computed_tokens, share.num_tokens) == (20, 20, 1)
     assert len(sequence.block_table) == 6
-    scheduler.update(SchedulerOutput((share,), ()), execute(SchedulerOutput((share,), ())))
+    scheduler.update(SchedulerOutput((share,)), execute(SchedulerOutput((share,))))
     drain(scheduler)
     assert sequence.output_token_ids == _continue(list(range(1, 21)), 6)
 
 
 def test_a_failed_admission_keeps_nothing() -> None:
     """A04: a hit takes references; if the rest does not fit, they are given back, every time."""
-    scheduler = Scheduler(SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=10), DictCache))
+    scheduler, _ = make_scheduler(num_blocks=10, prefix_cache="radix")
     scheduler.add(make_sequence("warm", list(range(1, 9)), 9))
     drain(scheduler)
     scheduler.add(make_sequence("big", [30] * 24, 30))
@@ -295,9 +140,9 @@ def test_tokens_behind_a_stop_are_cut() -> None:
     scheduler.add(sequence)
     output = scheduler.schedule()
     tokens = [7, EOS, 9, 9]
-    assert scheduler.update(output, [tokens]) == [sequence]
-    assert (sequence.output_token_ids, tokens) == ([7, EOS], [7, EOS])
-    assert sequence.finish_reason is FinishReason.STOP
+    [progress] = scheduler.update(output, [tokens])
+    assert (progress.sequence, progress.tokens, progress.reason) == (sequence, (7, EOS), FinishReason.STOP)
+    assert sequence.output_token_ids == [7, EOS]
     assert records[0].scheduled[0].sampled == (7, EOS)
     scheduler.check()
 
@@ -313,7 +158,7 @@ def test_limits_of_a_step_are_kept() -> None:
 
 
 def test_a_running_prompt_is_shared_as_soon_as_it_is_computed() -> None:
-    scheduler = Scheduler(SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=16), DictCache))
+    scheduler, _ = make_scheduler(num_blocks=16, prefix_cache="radix")
     first, second = make_sequence("first", list(range(1, 14)), 20), make_sequence("second", list(range(1, 14)), 20)
     scheduler.add(first)
     step(scheduler)
@@ -332,7 +177,8 @@ def test_a_numerical_error_ends_its_request_and_no_other() -> None:
     scheduler.add(bad)
     scheduler.add(good)
     output = scheduler.schedule()
-    assert scheduler.update(output, [NumericalError("no number"), [7]]) == [bad]
+    ended = [one.sequence for one in scheduler.update(output, [NumericalError("no number"), [7]]) if one.reason]
+    assert ended == [bad]
     scheduler.check()
     assert (bad.finish_reason, bad.error, bad.output_token_ids) == (FinishReason.ERROR, "no number", [])
     assert (records[0].scheduled[0].state, good.output_token_ids) == ("error", [7])
@@ -341,7 +187,7 @@ def test_a_numerical_error_ends_its_request_and_no_other() -> None:
 
 def test_what_an_error_left_is_not_shared() -> None:
     """The blocks of a request whose logits were NaN may hold NaN: nobody finds them in the prefix cache."""
-    scheduler = Scheduler(SchedulerConfig(), PagedCache(CacheConfig(block_size=4, num_blocks=8), DictCache))
+    scheduler, _ = make_scheduler(num_blocks=8, prefix_cache="radix")
     scheduler.add(make_sequence("bad", list(range(1, 14)), 20))
     scheduler.update(scheduler.schedule(), [NumericalError("no number")])
     assert scheduler.cache.prefix_cache.num_blocks == 0

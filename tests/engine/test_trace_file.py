@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import labcore.engine.scheduler
+import labcore.engine.recorder
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidTrace
 from labcore.core.trace import StepRecord
@@ -114,7 +114,7 @@ def test_a_stopped_writer_leaves_a_trace_up_to_there(trace: Trace, written: str,
 
 def test_the_first_line_names_schema_and_version(written: str) -> None:
     header = json.loads(written.splitlines()[0])
-    assert (header["schema"], header["version"], header["model"]) == ("labcore.trace", 1, "lab")
+    assert (header["schema"], header["version"], header["model"]) == ("labcore.trace", 2, "lab")
     assert header["config"] == json.loads(json.dumps(asdict(TIGHT)))
 
 
@@ -123,9 +123,9 @@ def test_the_first_line_names_schema_and_version(written: str) -> None:
     [
         (0, "", "line 1: JSONDecodeError"),
         (0, "[]", "line 1: ValueError: not a trace"),
-        (0, '{"schema": "labcore.trace", "version": 2, "model": "m", "config": {}}', "line 1: ValueError: version 2"),
+        (0, '{"schema": "labcore.trace", "version": 1, "model": "m", "config": {}}', "line 1: ValueError: version 1"),
         (0, '{"schema": "labcore.trace", "version": true, "model": "m", "config": {}}', "line 1: ValueError: version True"),
-        (0, '{"schema": "labcore.trace", "version": 1, "model": "m"}', "line 1: KeyError: 'config'"),
+        (0, '{"schema": "labcore.trace", "version": 2, "model": "m"}', "line 1: KeyError: 'config'"),
         (3, "", "line 4: JSONDecodeError"),
         (3, "{}", "line 4: KeyError: 'pieces'"),
         (3, "7", "line 4: AttributeError"),
@@ -191,7 +191,7 @@ def test_without_an_observer_no_record_is_made(lab_model: LlamaModel, monkeypatc
         raise AssertionError("a record was made")
 
     for name in ("StepRecord", "ScheduledRecord", "ArrivalRecord"):
-        monkeypatch.setattr(labcore.engine.scheduler, name, made)
+        monkeypatch.setattr(labcore.engine.recorder, name, made)
     llm = LLM(lab_model, config=TIGHT)
     assert len(llm.generate(PROMPTS, SamplingParams(max_tokens=9, temperature=0.0))) == 3
     llm.engine.add_request("a", "hello")

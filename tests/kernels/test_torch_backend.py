@@ -83,7 +83,7 @@ def test_the_lab_model_in_torch(backend: TorchBackend, kv_dtype: str, bound: flo
     logits = []
     for name in (backend, "numpy"):
         model = load_model("lab", backend=name)
-        logits.append(model.forward(batch, model.new_kv_cache(CacheConfig(block_size=5, num_blocks=1, kv_dtype=kv_dtype))))
+        logits.append(model.forward(batch, model.new_kv_cache(CacheConfig.one_block(5, kv_dtype))))
     assert np.abs(logits[0] - logits[1]).max() < bound * np.abs(logits[1]).max()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support import DictCache
 
 from labcore.core.config import CacheConfig
 from labcore.core.errors import OutOfBlocks
@@ -14,10 +13,10 @@ from labcore.kv.paged_cache import PagedCache
 def test_grow_takes_all_or_nothing() -> None:
     cache = PagedCache(CacheConfig(block_size=4, num_blocks=3))
     table: list[int] = []
-    cache.grow(table, 5)
+    cache.reserve(table, 0, 5)
     assert len(table) == 2
     with pytest.raises(OutOfBlocks):
-        cache.grow(table, 17)
+        cache.reserve(table, 0, 17)
     assert len(table) == 2
     cache.check([table])
     cache.release(table)
@@ -25,22 +24,22 @@ def test_grow_takes_all_or_nothing() -> None:
 
 
 def test_cached_blocks_yield_when_free_ones_run_out() -> None:
-    cache = PagedCache(CacheConfig(block_size=4, num_blocks=4), DictCache)
+    cache = PagedCache(CacheConfig(block_size=4, num_blocks=4, prefix_cache="radix"))
     table: list[int] = []
-    cache.grow(table, 12)
+    cache.reserve(table, 0, 12)
     cache.keep(range(12), table)
     cache.release(table)
-    assert (cache.allocator.num_free, cache.prefix_cache.num_evictable, cache.num_available, cache.num_used) == (1, 3, 4, 0)
-    cache.grow(table, 12)
+    assert (cache.allocator.num_free, cache.allocator.num_idle, cache.num_available, cache.num_used) == (1, 3, 4, 0)
+    cache.reserve(table, 0, 12)
     assert (cache.prefix_cache.num_blocks, cache.num_used) == (1, 3)
     cache.check([table])
 
 
 @pytest.mark.parametrize(("length", "hit"), [(1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 3)])
 def test_one_token_is_always_left_to_compute(length: int, hit: int) -> None:
-    cache = PagedCache(CacheConfig(block_size=4, num_blocks=8), DictCache)
+    cache = PagedCache(CacheConfig(block_size=4, num_blocks=8, prefix_cache="radix"))
     table: list[int] = []
-    cache.grow(table, 16)
+    cache.reserve(table, 0, 16)
     cache.keep(range(16), table)
     assert len(cache.match_prefix(range(length))) == hit
 
@@ -48,7 +47,7 @@ def test_one_token_is_always_left_to_compute(length: int, hit: int) -> None:
 def test_check_notices_a_lost_reference() -> None:
     cache = PagedCache(CacheConfig(block_size=4, num_blocks=4))
     table: list[int] = []
-    cache.grow(table, 8)
+    cache.reserve(table, 0, 8)
     with pytest.raises(AssertionError, match="references"):
         cache.check([table[:1]])
 

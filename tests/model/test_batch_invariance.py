@@ -77,7 +77,7 @@ def step(model: LlamaModel, kv: Array, block_size: int, shares: list[tuple[Run, 
 
 
 def alone(model: LlamaModel, tokens: list[int], kv_dtype: str) -> np.ndarray:
-    kv = model.new_kv_cache(CacheConfig(block_size=LONGEST, num_blocks=1, kv_dtype=kv_dtype))
+    kv = model.new_kv_cache(CacheConfig.one_block(LONGEST, kv_dtype))
     return model.forward_by_operators(ForwardBatch.of_one_sequence(tokens), kv)
 
 
@@ -117,7 +117,7 @@ def test_one_call_is_the_operators_one_by_one(kind: str, isa: str) -> None:
     model = model_of(kind, isa, 2)
     tokens = list(map(int, np.random.default_rng(3).integers(0, 1024, 1100)))
     batch = replace(ForwardBatch.of_one_sequence(tokens), logits_indices=ids([1099, 0, 600]))
-    pools = [model.new_kv_cache(CacheConfig(block_size=1100, num_blocks=1)) for _ in range(2)]
+    pools = [model.new_kv_cache(CacheConfig.one_block(1100)) for _ in range(2)]
     assert np.array_equal(model.forward(batch, pools[0]), model.forward_by_operators(batch, pools[1]))
     assert pools[0].tobytes() == pools[1].tobytes()
     after = replace(ForwardBatch.of_one_sequence(tokens[:1], 1099), slot_mapping=ids([1099]))  # few items: splits are shared out
