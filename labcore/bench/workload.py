@@ -47,6 +47,30 @@ class Workload:
         return [list(map(int, row)) for row in ids]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLoop:
+    """Clients that each wait for an answer before they ask again; prompts begin with one of a few prefixes."""
+
+    seed: int
+    num_clients: int
+    num_requests: int
+    num_prefixes: int
+    prefix_tokens: int
+    own_tokens: int
+    new_tokens: int
+
+    def prompts(self, vocab_size: int) -> list[list[int]]:
+        """One for each request; prefixes in turn, everything else random."""
+        rng = np.random.default_rng(self.seed)
+        prefixes = rng.integers(FIRST_ORDINARY_ID, vocab_size, (self.num_prefixes, self.prefix_tokens)).tolist()
+        own = rng.integers(FIRST_ORDINARY_ID, vocab_size, (self.num_requests, self.own_tokens)).tolist()
+        return [prefixes[i % self.num_prefixes] + rest for i, rest in enumerate(own)]
+
+
+# A pool of 512 blocks of 16: the prompts alone would fill it 22 times over without a shared prefix.
+PRESSURE = ClosedLoop(
+    seed=0, num_clients=8, num_requests=320, num_prefixes=4, prefix_tokens=528, own_tokens=20, new_tokens=8
+)  # fmt: skip
 PREFILL = Workload(batch=1, prompt_tokens=512, new_tokens=1)
 DECODES = tuple(Workload(batch=batch, prompt_tokens=32, new_tokens=64) for batch in (1, 4, 8, 16, 32))
 
