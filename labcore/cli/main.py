@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": "what this machine has, what is missing, and how to get it",
     "convert": "convert a model between GGUF and safetensors",
     "quantize": "quantize a model: Q8_0, Q4_0 or Q4_1 as GGUF, int8 as a folder",
+    "soak": "an engine under anything that may happen to it, all books checked after every step",
     "kernels": "every operator on every backend: error, rate, share of this machine's ceilings",
     "bench": "measure the engine: beside its floor, beside other engines, its quality",
     "fetch": "fetch a model into the cache and verify it",

@@ -25,7 +25,7 @@ from labcore.engine.model_runner import ModelRunner
 from labcore.engine.plan import Progress
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler
-from labcore.engine.sequence import FinishReason, Sequence
+from labcore.engine.sequence import FinishReason, Sequence, answer_name
 from labcore.kv.paged_cache import PagedCache
 from labcore.kv.prefix_cache import Domain
 from labcore.loaders.tokenizer import IncrementalDecoder
@@ -45,6 +45,11 @@ class RequestOutput:
     text: str
     finish_reason: str | None = None  # None while it runs
     error: str = ""  # what went wrong, where finish_reason is "error"
+
+    @property
+    def name(self) -> str:
+        """Of the answer, as records have it: `a`, or `a#1` for the second answer to request a."""
+        return answer_name(self.request_id, self.index)
 
     @property
     def finished(self) -> bool:

@@ -142,7 +142,7 @@ class Scheduler:
         assert sorted(live, key=by_rank) == sorted([*self.waiting, *self.running], key=by_rank), "a live sequence is in no queue"
         for s in self.running:
             assert 0 <= s.num_computed_tokens <= len(s.token_ids) <= s.max_length, f"{s.name}: counters out of order"
-            assert len(s.block_table) >= self.cache.blocks_for(s.num_computed_tokens), f"{s.name}: tokens without a block"
+            assert len(s.block_table) >= self.cache.blocks_for(len(s.token_ids) - 1), f"{s.name}: a known token lacks a block"
         self.cache.check(s.block_table for s in self.running)
 
     def _refuse(self, sequence: Sequence) -> None:

@@ -28,6 +28,11 @@ class FinishReason(Enum):
     ERROR = "error"  # its logits held no number to choose by; `Sequence.error` says where
 
 
+def answer_name(request_id: str, index: int) -> str:
+    """What an answer is called in records: the first as its request, `a`; the second to request a is `a#1`."""
+    return f"{request_id}#{index}" if index else request_id
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class Sequence:
     """State of one request, or of one of the n answers to it. What must survive a preemption lives here, never in a batch."""
@@ -57,8 +62,7 @@ class Sequence:
 
     @property
     def name(self) -> str:
-        """Its name in records: the request's; `a#1` is the second answer to request a."""
-        return f"{self.request_id}#{self.index}" if self.index else self.request_id
+        return answer_name(self.request_id, self.index)
 
     @property
     def rank(self) -> tuple[int, int, int]:

@@ -16,8 +16,11 @@ import numpy as np
 from labcore.core.config import CacheConfig, EngineConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine
+from labcore.engine.model_runner import ModelRunner
+from labcore.engine.plan import Sampled, ScheduledSequence, SchedulerOutput
 from labcore.engine.sampling_params import SamplingParams
-from labcore.kernels.api import Array, ForwardBatch
+from labcore.engine.sequence import answer_name
+from labcore.kernels.api import ForwardBatch
 from labcore.model.llama import LlamaModel
 
 Requests = Mapping[str, tuple[str | list[int], SamplingParams]]
@@ -25,7 +28,10 @@ Requests = Mapping[str, tuple[str | list[int], SamplingParams]]
 
 @dataclass(slots=True)
 class Run:
-    """What an engine did: by request its tokens and the logits each was chosen from, and the record of each step."""
+    """What an engine did: its tokens and the logits each was chosen from, and the record of each step.
+
+    By request; the second answer to request a, where n > 1, is `a#1`.
+    """
 
     token_ids: dict[str, list[int]] = field(default_factory=dict)
     logits: dict[str, list[np.ndarray]] = field(default_factory=dict)  # rows of (vocab_size,)
@@ -40,17 +46,23 @@ class Run:
         return sum(len(record.preempted) for record in self.records)
 
 
-class _Tapped(LlamaModel):
-    """The same model, keeping the rows of logits of its last step."""
+class TappedRunner(ModelRunner):
+    """The runner of an engine, which keeps each row of logits of the last step by the name of the sequence that it is for."""
 
-    def __init__(self, model: LlamaModel) -> None:
-        self.__dict__.update(vars(model))
-        self.rows: list[np.ndarray] = []
+    def __init__(self, engine: LLMEngine) -> None:
+        self.__dict__.update(vars(engine.runner))
+        self.rows: dict[str, np.ndarray] = {}
+        engine.runner = self
 
-    def forward(self, batch: ForwardBatch, kv: Array) -> np.ndarray:
-        logits = super().forward(batch, kv)
-        self.rows = list(logits)
-        return logits
+    def execute(self, output: SchedulerOutput) -> list[Sampled]:
+        self.rows = {}
+        return super().execute(output)
+
+    def _sample(self, share: ScheduledSequence, logits: np.ndarray) -> Sampled:
+        first = share.sequence
+        for index in range(first.index, first.index + share.num_samples):
+            self.rows[answer_name(first.request_id, index)] = logits.copy()
+        return super()._sample(share, logits)
 
 
 def all_logits(model: LlamaModel, token_ids: list[int], kv_dtype: str = "float32") -> np.ndarray:
@@ -60,18 +72,22 @@ def all_logits(model: LlamaModel, token_ids: list[int], kv_dtype: str = "float32
 
 
 def run(model: LlamaModel, requests: Requests, config: EngineConfig | None = None) -> Run:
-    """Run all requests together; the engine's books are checked after every step."""
-    done, tapped = Run(), _Tapped(model)
-    engine = LLMEngine(tapped, config, done.records.append)
+    """Run all requests together; the engine's books are checked after every step, and at the end nobody holds a block."""
+    done = Run()
+    engine = LLMEngine(model, config, done.records.append)
+    tapped = TappedRunner(engine)
     for name, (prompt, params) in requests.items():
         engine.add_request(name, prompt, params)
-        done.token_ids[name], done.logits[name] = [], []
+        for index in range(params.n):
+            own = answer_name(name, index)
+            done.token_ids[own], done.logits[own] = [], []
     while engine.has_unfinished:
         outputs = engine.step()
         engine.check()
-        for output, row in zip(outputs, tapped.rows, strict=True):
-            done.token_ids[output.request_id] += output.token_ids
-            done.logits[output.request_id].append(row)
+        for output in outputs:
+            done.token_ids[output.name] += output.token_ids
+            done.logits[output.name] += [tapped.rows[output.name]] if output.token_ids else []
+    assert engine.cache.num_used == 0, "blocks leaked"
     return done
 
 
