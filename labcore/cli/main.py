@@ -24,6 +24,7 @@ COMMANDS = {
     "generate": "generate text from prompts",
     "chat": "talk with a model",
     "trace": "run prompts and record every step of the engine",
+    "replay": "print a recorded run, or run it again and compare every decision",
     "info": "versions, backends and why, models, instruction set",
     "doctor": "what this machine has, what is missing, and how to get it",
     "convert": "convert a model between GGUF and safetensors",

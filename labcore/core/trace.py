@@ -35,6 +35,7 @@ class ScheduledRecord:
     sampled: tuple[int, ...]  # empty while the chunk does not reach the end of the known tokens
     block_ids: tuple[int, ...]  # the blocks it held in this step
     state: str  # "running", or the reason it finished for
+    error: str = ""  # what went wrong, where that is "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

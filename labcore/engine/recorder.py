@@ -129,4 +129,5 @@ def _share(progress: Progress) -> ScheduledRecord:
         sampled=progress.tokens,
         block_ids=tuple(sequence.block_table),
         state=ended.value if ended else "running",
+        error=sequence.error,
     )

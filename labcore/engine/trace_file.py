@@ -27,6 +27,7 @@ from labcore.core.errors import InvalidConfig, InvalidTrace
 from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
 from labcore.engine.llm_engine import LLMEngine
 from labcore.loaders.tokenizer import Tokenizer
+from labcore.model.llama import LlamaModel
 
 SCHEMA, VERSION = "labcore.trace", 2
 
@@ -59,16 +60,16 @@ def trace_of(engine: LLMEngine, steps: Iterable[StepRecord]) -> Trace:
     return Trace(model=engine.model.config.name, config=engine.config, steps=steps, pieces=known)
 
 
-def trace_writer(file: TextIO, engine: LLMEngine) -> Callable[[StepRecord], None]:
+def trace_writer(file: TextIO, model: LlamaModel, config: EngineConfig) -> Callable[[StepRecord], None]:
     """Write the first line now; returns the observer that writes one line more for every step."""
-    pieces = _Pieces(engine.model.tokenizer)
+    pieces = _Pieces(model.tokenizer)
 
     def line(entry: dict[str, Any]) -> None:
         text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=lambda number: number.item())  # numpy's
         file.write(text + "\n")
         file.flush()
 
-    line({"schema": SCHEMA, "version": VERSION, "model": engine.model.config.name, "config": asdict(engine.config)})
+    line({"schema": SCHEMA, "version": VERSION, "model": model.config.name, "config": asdict(config)})
     return lambda step: line(asdict(step) | {"pieces": pieces.new_in(step)})
 
 

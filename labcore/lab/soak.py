@@ -72,7 +72,7 @@ class Watched:
     def __init__(self, model: LlamaModel, config: EngineConfig, truth: Truth) -> None:
         self.now = 0.0
         self.counts = Counts(num_workloads=1)
-        self._last: StepRecord | None = None
+        self.records: list[StepRecord] = []
         self.engine = LLMEngine(model, config, self._observe, clock=lambda: self.now)
         self._tapped, self._truth = TappedRunner(self.engine), truth
         self.asked: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
@@ -113,6 +113,7 @@ class Watched:
 
     def _observe(self, record: StepRecord) -> None:
         counts = self.counts
+        self.records.append(record)
         counts.steps += 1
         counts.tokens += record.num_tokens
         counts.preemptions += len(record.preempted)
@@ -179,8 +180,14 @@ def soak(model: LlamaModel, seed: int = 0, num_workloads: int | None = None, min
 
 def random_workload(model: LlamaModel, truth: Truth, rng: np.random.Generator) -> Counts:
     """Everything about it is drawn: limits, pool, cache, policy, requests, and what happens in between."""
-    config = random_config(rng)
-    watched = Watched(model, config, truth)
+    watched = Watched(model, random_config(rng), truth)
+    happen(watched, rng)
+    return watched.finish()
+
+
+def happen(watched: Watched, rng: np.random.Generator) -> None:
+    """Requests, aborts, waits and steps, in an order that is drawn."""
+    config, model = watched.engine.config, watched.engine.model
     shared = tuple(map(int, rng.integers(0, model.config.vocab_size, 40)))
     for _ in range(int(rng.integers(4, 24))):
         action = rng.random()
@@ -193,7 +200,6 @@ def random_workload(model: LlamaModel, truth: Truth, rng: np.random.Generator) -
             watched.now += float(rng.choice([0.5, 5.0]))
         else:
             watched.step()
-    return watched.finish()
 
 
 def random_config(rng: np.random.Generator) -> EngineConfig:

@@ -65,3 +65,28 @@ def test_a_model_of_nan_is_told_and_recorded(nan_model: Path, tmp_path: Path, ca
     assert "labcore: request-0: the model failed at this: " in captured.err
     assert json.loads(captured.out)["errors"].keys() == {"request-0"}
     assert read_trace(tmp_path / "t").steps[-1].scheduled[0].state == "error"
+
+
+def test_a_file_of_requests_is_traced_printed_and_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked, file = tmp_path / "w.jsonl", tmp_path / "t.jsonl"
+    asked.write_text(
+        '{"prompt": "to be, or not", "n": 2, "max_tokens": 6}\n{"prompt": "to be, or no", "step": 2, "gives_up": 4}\n'
+    )
+    settings = ["--model", "lab", "--num-blocks", "12", "--block-size", "4", "--prefix-cache", "radix"]
+    assert main(["trace", "--workload", str(asked), "-o", str(file), *settings]) == 0
+    assert main(["replay", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "copied" in told and "hit 4 tokens" in told and "aborted request-1" in told
+    assert main(["replay", str(file), "--execute", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["same"] is True
+    file.write_text(file.read_text().replace('"max_chunk_tokens":null', '"max_chunk_tokens":2'))
+    assert main(["replay", str(file), "--execute"]) == 1
+    assert "step 0: scheduled was" in capsys.readouterr().out
+    assert main(["replay", str(file), "--execute", "--model", "smollm2"]) == 2
+    assert "was recorded on 'lab'" in capsys.readouterr().err
+
+
+def test_prompts_or_a_file_and_not_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for prompts in ([], ["hi", "--workload", "w"]):
+        assert main(["trace", *prompts, "-o", str(tmp_path / "t")]) == 2
+        assert "expected prompts, or --workload FILE" in capsys.readouterr().err

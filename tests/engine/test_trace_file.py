@@ -46,7 +46,7 @@ def recorded(model: LlamaModel, config: EngineConfig = TIGHT) -> tuple[LLMEngine
 def text_of(engine: LLMEngine, records: list[StepRecord]) -> str:
     """What the observer writes, line by line."""
     file = io.StringIO()
-    write = trace_writer(file, engine)
+    write = trace_writer(file, engine.model, engine.config)
     for record in records:
         write(record)
     return file.getvalue()
