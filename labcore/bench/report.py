@@ -170,3 +170,16 @@ def print_attention(document: Document) -> None:
     ]
     print_table(["tokens", "time", "over torch SDPA's", ""], prefill, "Prefill, one layer")
     print_goals(document)
+
+
+def print_scheduling(document: Document) -> None:
+    print_head(document)
+    rows = [[n, duration(t["recorded"]), duration(t["unrecorded"])] for n, t in document["overhead"].items()]
+    print_table(["running", "recorded", "unrecorded"], rows, "Schedule and update, a decode step")
+    shares = [[n, f"{share:.2%}"] for n, share in document["share"].items()]
+    print_table(["batch", "share of a step"], shares, f"Of a decode step of {document['model']}, recorded, with a prefix cache")
+    growth = [
+        [f"{what}, {int(size):,}", duration(cost)] for what, costs in document["growth"].items() for size, cost in costs.items()
+    ]
+    print_table(["", "time"], growth, "A block taken and given back; a cached token inserted, found and evicted")
+    print_goals(document)

@@ -1,4 +1,4 @@
-"""Measure the engine: `model` beside its floor, `peers` beside other engines, `quality` of packed weights, `attention` alone."""
+"""Measure the engine: `model` beside its floor, `peers` beside others, `quality` of packed weights, `attention`, `scheduling`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from labcore.bench.harness import exit_code
 from labcore.bench.model import bench_model
 from labcore.bench.peers.compare import bench_peers
 from labcore.bench.quality import bench_quality
+from labcore.bench.scheduling import bench_scheduling
 from labcore.model.weights import WEIGHT_FORMS
 
-WHAT = ("model", "peers", "quality", "attention")
+WHAT = ("model", "peers", "quality", "attention", "scheduling")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "peers": (partial(bench_peers, args.model, rounds=args.rounds, say=report.say), report.print_peers),
         "quality": (partial(bench_quality, args.model), report.print_quality),
         "attention": (partial(bench_attention, rounds=args.rounds), report.print_attention),
+        "scheduling": (partial(bench_scheduling, args.model, rounds=args.rounds), report.print_scheduling),
     }[args.what]
     document = bench(threads=args.threads)
     show(document)

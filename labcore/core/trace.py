@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,8 @@ class ArrivalRecord:
     adapter: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledRecord:
-    """One sequence's share of a step."""
+class ScheduledRecord(NamedTuple):
+    """One sequence's share of a step. A tuple, since there is one for every sequence in every step: it is made the fastest."""
 
     request_id: str  # of its sequence: `a`, or `a#1` for the second answer to it
     num_tokens: int  # tokens computed for it in this step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from labcore.core.errors import NumericalError
 from labcore.engine.sequence import FinishReason, Sequence
@@ -11,8 +12,7 @@ from labcore.kv.paged_cache import Copy
 Sampled = list[int] | NumericalError  # what a step brought a sequence
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
+class ScheduledSequence(NamedTuple):
     """A sequence's share of a step: its next `num_tokens` tokens; it `samples` if they reach the end of the known ones."""
 
     sequence: Sequence
@@ -35,8 +35,7 @@ class SchedulerOutput:
     expired: tuple[Sequence, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What a step brought a sequence: the tokens that were kept, and why it ends, if it does."""
 
     sequence: Sequence

@@ -51,9 +51,9 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # both by rank, the first first
         self.running: list[Sequence] = []
         self.live: dict[str, list[Sequence]] = {}  # by request, its unfinished sequences
-        self.num_steps = self.num_empty_steps = self.num_preemptions = 0
-        self._num_arrived = 0
+        self.num_steps = self.num_empty_steps = self.num_preemptions = self._num_arrived = 0
         self._num_seats = 0  # sequences that run, and answers that will part from them
+        self._chunk_limit = config.chunk_limit
         self._clock = clock
         self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap
         self._recorder: Recorder = NoRecorder() if observer is None else StepRecorder(cache, observer)
@@ -174,8 +174,9 @@ class Scheduler:
         return expired
 
     def _share(self, sequence: Sequence, budget: int) -> ScheduledSequence:
-        num_tokens = min(sequence.num_uncomputed_tokens, self.config.chunk_limit, budget)
-        return ScheduledSequence(sequence, num_tokens, samples=num_tokens == sequence.num_uncomputed_tokens)
+        uncomputed = sequence.num_uncomputed_tokens
+        num_tokens = min(uncomputed, self._chunk_limit, budget)
+        return ScheduledSequence(sequence, num_tokens, samples=num_tokens == uncomputed)
 
     def _yield_to_urgent(self) -> list[Sequence]:
         """Preempt what is less urgent than the first of the queue, until that can be admitted; before anything is scheduled."""
@@ -250,8 +251,8 @@ class Scheduler:
         assert bool(tokens) == share.samples, "a chunk samples exactly if it reaches the end of the known tokens"
         if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - count:
             self._keep(sequence)  # the prompt is complete: others may share it from now on
-        own = tokens[: len(tokens) - sequence.num_forks] if tokens else []
-        forks = self._part(sequence, tokens[len(own) :])
+        forks = self._part(sequence, tokens[-sequence.num_forks :]) if tokens and sequence.num_forks else ()
+        own = tokens[: len(tokens) - len(forks)]
         return [Progress(sequence, count, *sequence.append(own)), *forks]
 
     def _part(self, sequence: Sequence, tokens: list[int]) -> list[Progress]:

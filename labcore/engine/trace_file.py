@@ -70,7 +70,9 @@ def trace_writer(file: TextIO, model: LlamaModel, config: EngineConfig) -> Calla
         file.flush()
 
     line({"schema": SCHEMA, "version": VERSION, "model": model.config.name, "config": asdict(config)})
-    return lambda step: line(asdict(step) | {"pieces": pieces.new_in(step)})
+    return lambda step: line(
+        asdict(step) | {"scheduled": [share._asdict() for share in step.scheduled], "pieces": pieces.new_in(step)}
+    )
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:

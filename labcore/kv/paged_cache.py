@@ -62,8 +62,10 @@ class PagedCache:
         """
         at = start // self.block_size
         shared = at < len(table) and start < stop and self.allocator.refcount(table[at]) > 1
-        missing = max(0, self.blocks_for(stop) - len(table))
-        new = self._take(missing + shared)
+        missing = self.blocks_for(stop) - len(table)
+        if missing <= 0 and not shared:  # as most steps of most sequences
+            return []
+        new = self._take(max(missing, 0) + shared)
         copies = []
         if shared:
             source, table[at] = table[at], new.pop(0)
