@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labcore.bench import kernels, model, quality
+from labcore.bench import kernels, model, quality, scheduling
 from labcore.bench.ceilings import Ceilings
 from labcore.bench.harness import timed
 from labcore.bench.peers import compare
@@ -99,3 +99,18 @@ def test_quality_says_how_far_the_distributions_are(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(quality.bench_quality, "__kwdefaults__", {**few, "num_tokens": 10**6})
     assert main(["bench", "quality", "lab"]) == 2
     assert "expected 1000000" in capsys.readouterr().err
+
+
+def test_scheduling_tells_a_step_its_share_and_growth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"RUNNING": (4, 64, 256), "BATCHES": (2,), "POOLS": (600, 700), "CACHED_TOKENS": (1024, 2048)}.items():
+        monkeypatch.setattr(scheduling, name, value)
+    monkeypatch.setattr(scheduling, "STEPS", 4)
+    assert main(["bench", "scheduling", "lab", "--rounds", "1", "--threads", "1", "--json"]) == 0
+    told = document(capsys)
+    assert told["overhead"].keys() == {"4", "64", "256"} and told["share"].keys() == {"2"}
+    assert {what: set(costs) for what, costs in told["growth"].items()} == {
+        "allocator": {"600", "700"}, "radix": {"1024", "2048"}, "hash": {"1024", "2048"},
+    }  # fmt: skip
+    assert all(goal["value"] > 0 for goal in told["goals"]) and len(told["goals"]) == 6
+    assert main(["bench", "scheduling", "lab", "--rounds", "1", "--threads", "1"]) == 0
+    assert "Schedule and update" in capsys.readouterr().out
