@@ -101,7 +101,7 @@ def test_quality_says_how_far_the_distributions_are(monkeypatch: pytest.MonkeyPa
     assert "expected 1000000" in capsys.readouterr().err
 
 
-def test_scheduling_tells_a_step_its_share_and_growth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scheduling_tells_a_step_and_growth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in {"RUNNING": (4, 64, 256), "BATCHES": (2,), "POOLS": (600, 700), "CACHED_TOKENS": (1024, 2048)}.items():
         monkeypatch.setattr(scheduling, name, value)
     monkeypatch.setattr(scheduling, "STEPS", 4)
