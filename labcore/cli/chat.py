@@ -96,8 +96,9 @@ class Conversation:
 
     def __init__(self, model: LlamaModel, system: str | None) -> None:
         self.context = min(model.config.max_model_len, MAX_CONTEXT)
-        block_size = CacheConfig().block_size
-        self.engine = LLMEngine(model, EngineConfig(cache=CacheConfig(num_blocks=blocks_for(self.context, block_size))))
+        num_blocks = blocks_for(self.context, CacheConfig().block_size)
+        cache = CacheConfig(num_blocks=num_blocks, prefix_cache="radix")  # what was said before is not computed again
+        self.engine = LLMEngine(model, EngineConfig(cache=cache))
         self.system = [] if system is None else [{"role": "system", "content": system}]
         self.reset()
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,18 @@ def test_what_is_forgotten_is_not_in_the_next_prompt(monkeypatch: pytest.MonkeyP
     text = conversation.engine.model.tokenizer.decode(ids)
     assert text.startswith("S") and text.endswith("c" * 40 + "d") and "a" not in text
     assert conversation.history[-1]["content"] == "c" * 20
+
+
+def test_what_was_said_before_is_not_computed_again() -> None:
+    conversation = chat.Conversation(load_model("lab"), "Be brief, and always say what you mean by the words that you use.")
+    params, stats = SamplingParams(max_tokens=3, temperature=0.0), conversation.engine.cache.prefix_cache.stats
+    for _ in conversation.answer("What is a pulley?", params, Event()):
+        pass
+    known = len(conversation.prompt("And a lever?", params))
+    for _ in conversation.answer("And a lever?", params, Event()):
+        pass
+    first = len(chat_prompt_ids(load_model("lab").tokenizer, [*conversation.system, conversation.history[0]]))
+    assert (stats.queries, stats.hits) == (2, 1) and first - 16 <= stats.hit_tokens <= known
 
 
 def test_a_message_that_cannot_fit_is_refused_and_the_session_goes_on(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
