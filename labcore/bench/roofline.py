@@ -22,19 +22,22 @@ def draw(ceilings: dict[str, Any], points: Iterable[POINT]) -> Figure:
     shown = [point for point in points if point[1] > 0]
     figure, axes = plt.subplots(figsize=(7.2, 4.0), layout="constrained")
     axes.set(xscale="log", yscale="log")
-    x = np.logspace(-2, 3.5, 200)
     roofs = [("float32", ceilings["multiply_adds"]), ("int8", ceilings["int8_dots"])]
+    corner = max(peak or 0.0 for _, peak in roofs) / ceilings["read"]  # operations per byte where the highest roof runs level
+    intensities = [corner, *(intensity for _, intensity, _ in shown)]
+    x = np.geomspace(min(intensities) / 3, max(intensities) * 3, 200)
     for colour, (name, peak) in zip(("#0072b2", "#d55e00"), roofs, strict=True):
         if peak:
             axes.plot(x, np.minimum(peak, ceilings["read"] * x) / 1e9, color=colour, label=f"{name}: {peak / 1e9:.0f} G/s")
-    markers = "os^vDPX*<>ph"
-    for i, (name, intensity, rate) in enumerate(shown):
-        axes.plot(intensity, rate / 1e9, markers[i % len(markers)], color="#222222", alpha=0.8, label=name, ls="none")
+    markers = "os^vD<*P>hXp"
+    for i, (name, intensity, rate) in enumerate(shown):  # hollow: rungs of one operator lie close above one another
+        marker = markers[i % len(markers)]
+        axes.plot(intensity, rate / 1e9, marker, color="#222222", mfc="none", ms=7.5, mew=1.2, label=name, ls="none")
     axes.set_xlabel("operations per byte of memory")
     axes.set_ylabel("10⁹ operations per second")
     axes.set_title(f"slope: {ceilings['read'] / 1e9:.1f} GB/s, {ceilings['threads']} threads", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7.5, frameon=False, loc="lower right")
+    figure.legend(fontsize=7.5, frameon=False, loc="outside right upper")  # where no point can lie
     return figure
 
 

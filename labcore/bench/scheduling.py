@@ -42,8 +42,8 @@ CACHES: dict[str, MakeCache] = {"radix": RadixCache, "hash": HashCache}
 def bench_scheduling(model: str = "smollm2", *, rounds: int = 5, threads: int | None = None) -> dict[str, Any]:
     overhead = {str(n): _overhead(n, rounds) for n in RUNNING}
     share = dict(_shares(model, threads))
-    growth = {"allocator": {str(n): _allocator(n, rounds) for n in POOLS}} | {
-        name: {str(n): _cache(make, n, rounds) for n in CACHED_TOKENS} for name, make in CACHES.items()
+    growth = {"allocator": {str(n): allocator_cost(n, rounds) for n in POOLS}} | {
+        name: {str(n): cache_cost(make, n, rounds) for n in CACHED_TOKENS} for name, make in CACHES.items()
     }
     largest, smaller = overhead["256"]["recorded"], overhead["64"]["recorded"]
     limits = {
@@ -128,7 +128,7 @@ def _shares(model: str, threads: int | None) -> Iterator[tuple[int, float]]:
         yield batch, statistics.median(shares)
 
 
-def _allocator(num_blocks: int, rounds: int) -> float:
+def allocator_cost(num_blocks: int, rounds: int) -> float:
     """Seconds a block, taken and given back, with most of the pool in use."""
     pool = BlockAllocator(num_blocks)
     pool.allocate(num_blocks - 512)
@@ -141,7 +141,7 @@ def _allocator(num_blocks: int, rounds: int) -> float:
     return min(statistics.median(once() for _ in range(200)) for _ in range(rounds))
 
 
-def _cache(make: MakeCache, num_tokens: int, rounds: int) -> float:
+def cache_cost(make: MakeCache, num_tokens: int, rounds: int) -> float:
     """Seconds a token for a prompt that is inserted, found again and evicted, with so many tokens in the cache."""
     rng = np.random.default_rng(num_tokens)
     pool = BlockAllocator(num_tokens // BLOCK_SIZE + PROMPT // BLOCK_SIZE)

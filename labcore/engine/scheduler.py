@@ -179,16 +179,12 @@ class Scheduler:
         return ScheduledSequence(sequence, num_tokens, samples=num_tokens == uncomputed)
 
     def _yield_to_urgent(self) -> list[Sequence]:
-        """Preempt what is less urgent than the first of the queue, until that can be admitted; before anything is scheduled."""
-        yielded = []
+        """Admit whoever is more urgent than somebody who runs, before anything is scheduled; those preempted for it."""
+        yielded: list[Sequence] = []
         while self.waiting and self.running and self.running[-1].priority > self.waiting[0].priority:
-            table = self._match(self.waiting[0])
-            fits = self._fits(self.waiting[0], table)
-            self.cache.release(table)
-            if fits:
-                break
-            yielded.append(self.running[-1])
-            self._preempt(self.running[-1])
+            if not self._admit(self.waiting[0]):
+                yielded.append(self.running[-1])
+                self._preempt(self.running[-1])
         return yielded
 
     def _reserve(self, sequence: Sequence, num_tokens: int, preempted: list[Sequence], copies: list[Copy]) -> bool:

@@ -33,6 +33,7 @@ class AdmitsWithoutReserving(Scheduler):
             return False
         sequence.num_computed_tokens = sequence.num_cached_tokens = len(table) * self.cache.block_size
         sequence.block_table = table
+        self.cache.prefix_cache.stats.admitted(len(sequence.token_ids), sequence.num_cached_tokens)
         self.waiting.remove(sequence)
         self._run(sequence)
         return True
@@ -71,6 +72,7 @@ class AdmitsOnTheNextChunk(Scheduler):
         self.cache.reserve(table, start, min(len(sequence.token_ids), start + self.config.chunk_limit))
         sequence.num_computed_tokens = sequence.num_cached_tokens = start
         sequence.block_table = table
+        self.cache.prefix_cache.stats.admitted(len(sequence.token_ids), sequence.num_cached_tokens)
         self.waiting.remove(sequence)
         self._run(sequence)
         return True

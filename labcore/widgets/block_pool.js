@@ -1,12 +1,16 @@
 // The pool: a box a block, coloured by who holds it, with a bar of filled slots. data: see block_pool.py.
 //
 // A frame has an entry for each request that is there: [request, table, tokens computed, tokens known, doing, why it ended].
+// Of each step there are the copies that it made, [from, to], and the blocks that left the prefix cache and came into it.
 
 const KINDS = ["held", "cached", "free"];
 const words = (list) => [list.slice(0, -1).join(", "), ...list.slice(-1)].filter(Boolean).join(" and ");
 
 function buildPool(stage, model) {
   const { block_size: size, num_blocks: total, num_drawn: drawn, names, tables, frames } = model.get("data");
+  const { copied = [], kept = [] } = model.get("data"); // a trace of long ago has none
+  const caches = []; // of each step, the blocks that the prefix cache keeps
+  for (const [went, came] of kept) caches.push(new Set([...(caches.at(-1) ?? [])].filter((id) => !went.includes(id)).concat(came)));
   const counts = model.get("rows"); // of each step: as KINDS
   const requests = make("div", { class: "pool-requests" });
   const usage = make("div", { class: "pool-usage", "aria-hidden": "true" },
@@ -52,6 +56,15 @@ function buildPool(stage, model) {
   }
 
   const filledOf = (now) => Math.max(0, ...now.map(({ filled }) => filled));
+  const isKept = (id) => caches[at]?.has(id) ?? false;
+  const source = (id) => copied[at]?.find(([, to]) => to === id)?.[0];
+
+  // What happened to a block in this step: copied from another, taken, shared by more than before, given back.
+  function signOf(id, now, left, fresh) {
+    if (fresh) return source(id) === undefined ? "+" : `←${source(id)}`;
+    const more = now.filter(({ request }) => !left.includes(request)).length;
+    return more ? `+${more}` : !now.length && left.length ? "−" : "";
+  }
 
   function drawBox(box, id) {
     const now = holders(frames[at], id), left = leavers(id), gone = !now.length && left.length > 0;
@@ -61,26 +74,30 @@ function buildPool(stage, model) {
     if (owner !== undefined) box.classList.add(colour(owner), gone ? "pool-left" : "pool-taken");
     box.classList.toggle("pool-shared", now.length > 1);
     box.classList.toggle("pool-fresh", fresh);
+    box.classList.toggle("pool-idle", isKept(id) && !now.length);
+    box.classList.toggle("pool-both", isKept(id) && now.length > 0);
     if (now.length > 1) box.style.setProperty("--second", `var(--hue-${now[1].request % 8})`);
     const { name, sign, bar } = box.parts;
-    name.textContent = now.length > 3 ? `${brief(owner)}+${now.length - 1}` : now.map(({ request }) => brief(request)).join("+");
-    if (gone) name.textContent = brief(owner);
-    sign.textContent = fresh ? "+" : gone ? "−" : "";
+    const all = now.map(({ request }) => brief(request)).join("+");
+    name.textContent = now.length > 2 && all.length > 5 ? `${brief(owner)}+${now.length - 1}` : all;
+    if (!now.length) name.textContent = gone ? brief(owner) : isKept(id) ? "kept" : "";
+    sign.textContent = signOf(id, now, left, fresh);
     bar.style.setProperty("--filled", `${(100 * filledOf(now)) / size}%`);
     const who = words(now.map(({ request }) => names[request]));
     const state = who ? `${who}, ${filledOf(now)} of ${size} slots filled` : gone ? "given back" : "not held";
-    box.setAttribute("aria-label", `block ${id}: ${state}`);
+    box.setAttribute("aria-label", `block ${id}: ${state}${isKept(id) ? ", kept by the prefix cache" : ""}`);
     box.setAttribute("aria-pressed", String(id === pick));
   }
 
   function describe() {
     if (pick === null) return "Choose a block: click it, or move to it with the arrow keys and press Enter.";
-    const now = holders(frames[at], pick), filled = filledOf(now), cached = counts[at][1] > 0;
-    if (!now.length) return `Block ${pick}: nobody holds it; it is free${cached ? ", or the prefix cache keeps it" : ""}.`;
+    const now = holders(frames[at], pick), filled = filledOf(now), from = source(pick);
+    if (!now.length) return `Block ${pick}: nobody holds it; ${isKept(pick) ? "the prefix cache keeps it" : "it is free"}.`;
     const { start } = now[0]; // a block that is shared holds the same positions of all its holders
     const who = `${words(now.map(({ request }) => names[request]))} ${now.length > 1 ? "hold" : "holds"}`;
     const state = filled === size ? "all computed" : filled ? `${filled} of ${size} computed` : "none computed yet";
-    return `Block ${pick}: ${who} positions ${start} to ${start + size - 1} in it, ${state}.`;
+    const more = `${from === undefined ? "" : ` Copied from block ${from}.`}${isKept(pick) ? " The prefix cache keeps it, too." : ""}`;
+    return `Block ${pick}: ${who} positions ${start} to ${start + size - 1} in it, ${state}.${more}`;
   }
 
   function choose(id) {

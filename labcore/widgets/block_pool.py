@@ -17,6 +17,8 @@ CAPTION = (
     "slots are filled. + was taken in this step, − was given back. A block with several names is shared (a+3: by a and three "
     "more). Choose a block to see which positions it holds."
 )
+COPIES = " ←5 was copied from block 5 before it is written, and +2 has two more holders than before."
+KEPT = " A hatched block is held by nobody and kept by the prefix cache; a hatched edge is a block that is held and kept."
 
 
 class BlockPool(Replay):
@@ -25,8 +27,8 @@ class BlockPool(Replay):
     _esm = joined("player.js", "block_pool.js")
     _css = joined("replay.css", "block_pool.css")
 
-    def __init__(self, trace: Trace, *, link: str = "pool", caption: str = CAPTION, step: int | None = None) -> None:
-        """Raises InvalidTrace: an empty trace."""
+    def __init__(self, trace: Trace, *, link: str = "pool", caption: str = "", step: int | None = None) -> None:
+        """caption: how to read it, in the place of the usual words. Raises InvalidTrace: an empty trace."""
         cache, names = trace.config.cache, names_of(trace)
         told = list(story(trace))
         tables = list(dict.fromkeys(moment.blocks for _, moments in told for moment in moments.values()))
@@ -42,14 +44,16 @@ class BlockPool(Replay):
             says[-1] += f" {len(held)} of {cache.num_blocks:,} blocks are held."
             rows.append([record.used_blocks, record.cached_blocks, record.free_blocks])
             before = moments
+        copied, kept = [record.copied for record, _ in told], [(record.evicted, record.kept) for record, _ in told]
+        usual = CAPTION + (COPIES if any(copied) else "") + (KEPT if any(came for _, came in kept) else "")
         data = {
             "block_size": cache.block_size, "num_blocks": cache.num_blocks,
             "num_drawn": min(cache.num_blocks, -(-(last + 1) // 8) * 8),
-            "names": names, "tables": tables, "frames": frames,
+            "names": names, "tables": tables, "frames": frames, "copied": copied, "kept": kept,
         }  # fmt: skip
         super().__init__(
-            title=f"The pool: {cache.num_blocks:,} blocks of {counted(cache.block_size, 'slot')}", caption=caption, link=link,
-            first=trace.steps[0].step, step=step, says=says, columns=["held", "cached", "free"], rows=rows, data=data,
+            title=f"The pool: {cache.num_blocks:,} blocks of {counted(cache.block_size, 'slot')}", caption=caption or usual,
+            link=link, first=trace.steps[0].step, step=step, says=says, columns=["held", "cached", "free"], rows=rows, data=data,
         )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ function buildBytes(stage, model) {
   const most = Math.max(...steps.at(-1).slice(4));
   const boxes = ARRAYS.map((name) => make("span", { class: "bytes-box replay-smooth" }, name));
   const does = make("div", { class: "bytes-does" });
-  const bars = ["unfused", "fused"].map((name, i) => {
-    const fill = make("div", { class: `bytes-fill replay-smooth replay-colour-${i}` });
+  const bars = [["unfused", 7], ["fused", 2]].map(([name, hue]) => { // not the colours of reading and writing
+    const fill = make("div", { class: `bytes-fill replay-smooth ${colour(hue)}` });
     const number = make("small", {});
     return { fill, number, element: row(name, make("div", { class: "bytes-track" }, fill), number) };
   });

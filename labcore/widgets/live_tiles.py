@@ -13,6 +13,7 @@ from labcore.kernels.attention import naive_numbers, tiled_numbers, tiles
 from labcore.widgets.live import Live, setting
 
 SIDE, SKIPPED, WHOLE, CUT = 180, "#e4e4e4", "#56b4e9", "#e69f00"
+FINEST = 4  # pixels: smaller tiles have no edges drawn
 
 
 class LiveTiles(Live):
@@ -34,5 +35,8 @@ class LiveTiles(Live):
             rows.append(f'<rect x="{start * unit:.1f}" width="{(end - start) * unit:.1f}" {box} fill="{CUT}"/>')
         square, small = naive_numbers(length, length), tiled_numbers(length, length, self._head_dim, tile)
         text = f"{met:,} of {len(rows) ** 2 // 4:,} tiles are met; a head keeps {small:,} numbers in the place of {square:,}"
-        grid = f'<svg width="{SIDE}" height="{SIDE}" role="img" style="background: {SKIPPED}">{"".join(rows)}</svg>'
+        edges = [start * unit for start, _ in tiles(length, tile)] if tile * unit > FINEST else []
+        lines = "".join(f"M{at:.1f} 0V{SIDE}M0 {at:.1f}H{SIDE}" for at in edges)
+        look = f'role="img" aria-label="{text}" shape-rendering="crispEdges" style="background: {SKIPPED}"'
+        grid = f'<svg width="{SIDE}" height="{SIDE}" {look}>{"".join(rows)}<path d="{lines}" stroke="#fff"/></svg>'
         yield f"<div>{grid}</div><div>{text} ({square / small:,.1f} times fewer)</div>"

@@ -13,7 +13,9 @@ function buildWalk(stage, model, to) {
     const bars = scores.map((_, key) => make("span", { class: "walk-bar replay-smooth", title: `key ${key}` }));
     const cells = bars.map((bar, key) => make("button", { type: "button", tabindex: -1, class: "walk-cell", "aria-label": `key ${key}`,
       onclick: () => to(steps.findIndex(([, end]) => key < end)) }, bar, make("small", {}, String(key))));
-    return { bars, element: make("div", { class: `walk-columns walk-${kind}`, role: "group", "aria-label": label }, ...cells.map(quiet)) };
+    const element = make("div", { class: `walk-columns walk-${kind}`, role: "group", "aria-label": label }, ...cells.map(quiet));
+    element.style.setProperty("--keys", scores.length);
+    return { bars, cells, element };
   };
   const above = columns("scores", "Scores"), below = columns("shares", "Shares of the attention");
   above.element.append(line);
@@ -23,7 +25,8 @@ function buildWalk(stage, model, to) {
   const fact = (name, value) => make("div", {}, make("small", {}, name), make("div", {}, make("b", {}, value)));
 
   function draw(at) {
-    const [start, end, largest, kept, total] = steps[at];
+    const [start, end, largest, , total] = steps[at];
+    const [, , ...kept] = model.get("rows")[at]; // as the table has them
     const share = scores.map((score, key) => (key < end ? Math.exp(score - largest) / total : 0));
     above.bars.forEach((bar, key) => {
       const state = key >= end ? "unseen" : key >= start ? "now" : "done";
@@ -33,8 +36,9 @@ function buildWalk(stage, model, to) {
       below.bars[key].style.height = `${Math.round(HIGH * share[key])}px`;
     });
     line.style.bottom = `calc(0.86rem + ${height(largest)})`;
-    facts.replaceChildren(fact("largest so far", largest.toFixed(2)), fact("what was kept is scaled by", kept.toFixed(2)),
-      fact("sum of e to (score − largest)", total.toFixed(2)));
+    for (const { element, cells } of [above, below]) reveal(element, cells[end - 1]);
+    const names = ["largest so far", "what was kept is scaled by", "sum of e to (score − largest)"];
+    facts.replaceChildren(...names.map((name, i) => fact(name, kept[i])));
   }
   return { draw };
 }

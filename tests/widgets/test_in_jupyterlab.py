@@ -22,19 +22,27 @@ from labcore import LLM
 from labcore.widgets.live_generate import LiveGenerate
 LiveGenerate(LLM("lab"), "hello", max_tokens=3)"""
 RUN = """\
+import numpy as np
+
 from labcore import LLM, SamplingParams
 from labcore.engine.trace_file import trace_of
 from labcore.lab.operators import record_operators
 from labcore.widgets.block_pool import BlockPool
+from labcore.widgets.bytes_moved import BytesMoved
 from labcore.widgets.layer_shapes import LayerShapes
 from labcore.widgets.request_life import RequestLife
+from labcore.widgets.tile_walk import TileWalk
 
 records = []
 llm = LLM("lab", observer=records.append)
 _ = llm.generate(["good morning", "hello"], SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))
 life = RequestLife(trace_of(llm.engine, records), "request-0")
 pool = BlockPool(trace_of(llm.engine, records))
-shapes = LayerShapes(record_operators(llm.model, [1, 2, 3]))"""
+shapes = LayerShapes(record_operators(llm.model, [1, 2, 3]))
+moved = BytesMoved(512, 512)
+keys = np.random.default_rng(4).standard_normal((24, 8))
+walk = TileWalk(2 * keys[0], keys, keys, tile=4)"""
+KINDS = ("life", "pool", "shapes", "bytes", "walk")
 READY = "window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session?.kernel?.status == 'idle'"
 RUN_ALL = "() => void window.jupyterapp.commands.execute('notebook:run-all-cells')"
 NOTEBOOK = "window.jupyterapp.shell.currentWidget.content"
@@ -46,7 +54,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, Pa
     folder = tmp_path_factory.mktemp("lab")
     for name, cells in {
         "live": [LIVE],
-        "replay": [RUN, "life", "pool", "print('step', life.step)", "shapes"],
+        "replay": [RUN, "life", "pool", "print('step', life.step)", "shapes", "moved", "walk", "print(moved.step, walk.step)"],
         "stored": [RUN, "life"],
     }.items():
         notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata={"kernelspec": KERNEL})
@@ -62,7 +70,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, Pa
 
 def opened(lab: tuple[Any, str, Path], name: str) -> Any:
     browser, url, _ = lab
-    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page = browser.new_page(viewport={"width": 1400, "height": 1400})  # all of a replay in one picture
     page.set_default_timeout(120_000)
     page.goto(f"{url}/lab/tree/{name}.ipynb?reset")
     page.wait_for_function(READY)
@@ -105,17 +113,29 @@ def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any,
     for keys in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter", "End"):  # in the notebook they would select and edit cells
         page.keyboard.press(keys)
     assert pool.locator(".pool-chosen").inner_text().startswith("Block 1: ")
-    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 5]
+    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 8]
     assert page.evaluate(f"{NOTEBOOK}.activeCellIndex") == active + 1  # a click selects the cell that it is in
     assert (page.evaluate("location.href"), life.locator(".replay-link").count()) == (address, 0)
     page.evaluate(f"{NOTEBOOK}.activeCellIndex = 3")
     page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-cell')")
     page.get_by_text("step 2", exact=True).wait_for()
     page.locator(".replay-shapes").get_by_label("Forward").click()
+    moved, walk = page.locator(".replay-bytes"), page.locator(".replay-walk")
+    moved.get_by_label("Forward").click()
+    page.keyboard.press("ArrowRight")
+    assert moved.locator(".replay-says").inner_text().startswith("x is read a second time")
+    walk.get_by_label("Last tile").click()
+    page.keyboard.press("ArrowLeft")
+    assert walk.locator(".replay-counter").inner_text() == "tile 5 of 6"
+    walk.locator(".walk-shares").get_by_label("key 7", exact=True).click()
+    assert walk.locator(".replay-counter").inner_text() == "tile 2 of 6"
+    page.evaluate(f"{NOTEBOOK}.activeCellIndex = 7")
+    page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-cell')")
+    page.get_by_text("3 2", exact=True).wait_for()
     for theme in ("Light", "Dark"):
         page.evaluate(f"() => void window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
         page.wait_for_function(f"getComputedStyle(document.querySelector('.replay')).colorScheme == '{theme.lower()}'")
-        for kind in ("life", "pool", "shapes"):
+        for kind in KINDS:
             shown = page.locator(f".replay-{kind}")
             keep_picture(shown, f"{kind}-jupyterlab-{theme.lower()}")
             shown.evaluate("element => { element.style.width = '360px' }")

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import anywidget
+import numpy as np
 import pytest
 from histories import crowded
 from pages import Seen, chromium, keep_picture
@@ -25,11 +26,14 @@ from labcore.lab.notebooks import VIEW
 from labcore.lab.operators import record_operators
 from labcore.model.weights import load_model
 from labcore.widgets.block_pool import BlockPool
+from labcore.widgets.bytes_moved import BytesMoved
 from labcore.widgets.layer_shapes import LayerShapes
 from labcore.widgets.request_life import RequestLife
+from labcore.widgets.tile_walk import TileWalk
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "<img src=x onerror=alert(1)>"
+KINDS = ("life", "pool", "shapes", "bytes", "walk")
 
 
 class Broken(anywidget.AnyWidget):
@@ -46,12 +50,20 @@ def hostile(trace: Trace) -> Trace:
         return replace(
             record,
             arrived=tuple(replace(arrival, request_id=new(arrival.request_id)) for arrival in record.arrived),
-            scheduled=tuple(replace(share, request_id=new(share.request_id)) for share in record.scheduled),
+            scheduled=tuple(share._replace(request_id=new(share.request_id)) for share in record.scheduled),
             preempted=tuple(map(new, record.preempted)),
             finished=tuple(map(new, record.finished)),
         )
 
     return replace(trace, steps=tuple(map(named, trace.steps)), pieces={1: f" {HOSTILE}</script><!--<script>\n"})
+
+
+def walk() -> TileWalk:
+    """24 keys in tiles of 4. The scores of a tile are 0, -1, -2, -1, but key 9 has 1: the third tile brings a larger one."""
+    keys = np.zeros((24, 4))
+    keys[:, 0] = np.tile([0.0, -1.0, -2.0, -1.0], 6)
+    keys[9, 0] = 1.0
+    return TileWalk(np.array([2.0, 0.0, 0.0, 0.0]), keys, keys, tile=4)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +81,7 @@ def html(extension: ModuleType) -> str:
     lab = load_model("lab", backend="reference")
     shown = [
         Broken(), RequestLife(trace, "c"), RequestLife(shared, HOSTILE, link="life-a"), BlockPool(trace),
-        BlockPool(shared, link="shared"), LayerShapes(record_operators(lab, [1, 2, 3])),
+        BlockPool(shared, link="shared"), LayerShapes(record_operators(lab, [1, 2, 3])), BytesMoved(512, 512), walk(),
     ]  # fmt: skip
     state = {w.model_id: {"model_module": "anywidget", "state": w.get_state(w.trait_names(sync=True))} for w in shown}
     models = json.loads(json.dumps(state, default=lambda layout: f"IPY_MODEL_{layout.model_id}"))
@@ -102,7 +114,7 @@ class Page:
         self.tab = browser.new_page(offline=True, **options)
         self.seen = Seen(self.tab, "file://")
         self.tab.goto(url)
-        self.tab.locator(".replay").nth(4).wait_for()
+        self.tab.locator(".replay").nth(6).wait_for()
 
     def replay(self, title: str) -> Any:
         return self.tab.locator(".replay", has=self.tab.locator(".replay-title", has_text=title))
@@ -118,7 +130,7 @@ def page(browser: Any, url: str) -> Iterator[Page]:
 
 
 def keep_pictures(page: Page, name: str) -> None:
-    for kind in ("life", "pool", "shapes"):
+    for kind in KINDS:
         keep_picture(page.tab.locator(f".replay-{kind}").first, f"{kind}-{name}")
 
 
@@ -136,7 +148,7 @@ def test_each_source_stands_in_the_page_once_and_nothing_that_is_not_used(html: 
 
 def test_a_widget_that_fails_says_so_and_the_others_go_on(page: Page) -> None:
     assert page.tab.get_by_text("This widget could not be shown: it is broken").count() == 1
-    assert page.tab.locator(".replay").count() == 5
+    assert page.tab.locator(".replay").count() == 7
 
 
 def test_names_and_tokens_are_text(page: Page) -> None:
@@ -251,9 +263,9 @@ def test_a_shared_block_names_all_its_holders(page: Page) -> None:
     pool.locator(".pool-block").first.click()
     assert pool.locator(".pool-name").first.inner_text() == f"{HOSTILE}+3"
     said = pool.locator(".pool-chosen").inner_text()
-    assert said == f"Block 0: {HOSTILE}, b, c and d hold positions 0 to 3 in it, all computed."
+    assert said == f"Block 0: {HOSTILE}, b, c and d hold positions 0 to 3 in it, all computed. The prefix cache keeps it, too."
     pool.get_by_label("Last step").click()
-    assert "or the prefix cache keeps it" in pool.locator(".pool-chosen").inner_text()
+    assert pool.locator(".pool-chosen").inner_text() == "Block 0: nobody holds it; the prefix cache keeps it."
 
 
 def test_the_way_through_a_layer(page: Page) -> None:
@@ -267,6 +279,43 @@ def test_the_way_through_a_layer(page: Page) -> None:
     for _ in range(30):  # every stop can be drawn
         page.tab.keyboard.press("ArrowLeft")
     assert step(shapes) == 1
+
+
+def test_the_bytes_of_each_loop(page: Page) -> None:
+    moved = page.replay("Bytes moved by rms_norm")
+    says, boxes, sums = moved.locator(".replay-says"), moved.locator(".bytes-box:visible"), moved.locator(".bytes-track + small")
+    assert says.inner_text() == "Every number is read, and its square is written into an array of its own."
+    assert (moved.locator(".bytes-read").inner_text(), moved.locator(".bytes-written").inner_text()) == ("x", "squares")
+    assert sums.all_inner_texts() == [f"{2 * 4 * 512 * 512:,} bytes", "0 bytes"]
+    moved.get_by_label("Forward").click()
+    page.tab.keyboard.press("ArrowRight")
+    assert (step(moved), moved.locator(".bytes-does").inner_text()) == (3, "unfused: scale reads x, writes scaled")
+    page.tab.keyboard.press("ArrowRight")
+    assert says.inner_text() == "It is read back and weighted. Seven arrays have gone by, for one that was wanted."
+    assert boxes.all_inner_texts() == ["x", "squares", "scaled", "out"]
+    page.tab.keyboard.press("End")
+    assert (boxes.all_inner_texts(), moved.locator(".bytes-cached").inner_text()) == (["x", "out"], "x")
+    assert sums.all_inner_texts() == [f"{7 * 4 * 512 * 512:,} bytes", f"{2 * 4 * 512 * 512:,} bytes"]
+    wide, narrow = moved.locator(".bytes-fill").evaluate_all("fills => fills.map(fill => fill.offsetWidth)")
+    assert narrow == pytest.approx(wide * 2 / 7, abs=1)
+
+
+def test_the_walk_over_the_tiles(page: Page) -> None:
+    walked = page.replay("The tile walk")
+    says, facts, scores = walked.locator(".replay-says"), walked.locator(".walk-facts b"), walked.locator(".walk-scores")
+    assert (says.inner_text(), facts.all_inner_texts()[1]) == ("Nothing was kept before: the first largest score.", "0.00")
+    walked.get_by_label("Forward").click()
+    assert (says.inner_text(), facts.all_inner_texts()[1]) == ("No larger score: what was kept stays as it is.", "1.00")
+    page.tab.keyboard.press("ArrowRight")
+    assert says.inner_text() == "The tile brings a larger score: what was kept is scaled by 0.37."
+    assert facts.all_inner_texts() == ["1.00", "0.37", "2.93"]
+    assert [scores.locator(f".walk-{state}").count() for state in ("done", "now", "unseen")] == [8, 4, 12]
+    line, tallest = scores.locator(".walk-line").bounding_box(), scores.locator(".walk-bar").nth(9).bounding_box()
+    assert abs(line["y"] - tallest["y"]) < 3  # the line lies on the largest score
+    scores.get_by_label("key 17", exact=True).click()
+    assert step(walked) == 5
+    page.tab.keyboard.press("ArrowLeft")
+    assert (step(walked), walked.locator("tr[aria-current=step] td").first.text_content()) == (4, "12 to 15")
 
 
 def test_the_table_says_the_same(page: Page) -> None:
@@ -324,22 +373,25 @@ CONTRAST = """() => {
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_can_be_read_in_light_and_dark(page: Page, theme: str) -> None:
     page.tab.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-    grounds = set()
-    for shown in page.tab.locator(".replay").all():
+    grounds, all_shown = set(), page.tab.locator(".replay").all()
+    for shown in all_shown:
         shown.get_by_text("as a table").click()
         shown.get_by_text("Keys", exact=True).click()
         grounds.add(shown.evaluate("element => getComputedStyle(element).backgroundColor"))
+    page.tab.wait_for_timeout(300)  # colours pass into each other
+    assert page.tab.evaluate(CONTRAST) == []
+    for shown in all_shown:
         for _ in range(5):
             shown.get_by_label("Forward").click()
     assert grounds == {"rgb(255, 255, 255)" if theme == "light" else "rgb(24, 28, 34)"}
-    page.tab.wait_for_timeout(300)  # colours pass into each other
+    page.tab.wait_for_timeout(300)
     keep_pictures(page, f"page-{theme}")
     assert page.tab.evaluate(CONTRAST) == []
 
 
 def test_on_a_telephone(browser: Any, url: str) -> None:
     page = Page(browser, url, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
-    for title in ("A request's life: c", "The pool", "Shapes through a layer"):
+    for title in ("A request's life: c", "The pool", "Shapes through a layer", "Bytes moved by rms_norm", "The tile walk"):
         shown = page.replay(title).first
         shown.get_by_label("Forward").tap()
         shown.get_by_label("Last").tap()
@@ -347,6 +399,7 @@ def test_on_a_telephone(browser: Any, url: str) -> None:
         assert page.tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         small = "elements => elements.filter(e => Math.min(e.offsetWidth, e.offsetHeight) < 34).length"
         assert shown.locator(".replay-button").evaluate_all(small) == 0
+    page.tab.set_viewport_size({"width": 360, "height": 1400})  # all of a replay in one picture
     for theme in ("dark", "light"):
         page.tab.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
         keep_pictures(page, f"page-{theme}-360")
