@@ -162,9 +162,9 @@ def cache_cost(make: MakeCache, num_tokens: int, rounds: int) -> float:
 
     while cache.num_blocks < num_tokens // BLOCK_SIZE:
         put(prompt())
-    prompts = [prompt() for _ in range(100)]
 
     def once() -> float:
+        prompts = [prompt() for _ in range(100)]
         begun = time.perf_counter()
         for tokens in prompts:
             put(tokens)

@@ -37,13 +37,17 @@ class ScheduledRecord(NamedTuple):
     error: str = ""  # what went wrong, where that is "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
-    """One step: who ran, what it cost, how the pool stands after it."""
+class StepRecord(NamedTuple):
+    """One step: who ran, what it cost, how the pool stands after it. A tuple for the same reason."""
 
     step: int
-    arrived: tuple[ArrivalRecord, ...] = ()  # queued since the record before
     scheduled: tuple[ScheduledRecord, ...]
+    waiting: int
+    running: int
+    free_blocks: int
+    cached_blocks: int  # held by the prefix cache alone
+    used_blocks: int  # held by sequences
+    arrived: tuple[ArrivalRecord, ...] = ()  # queued since the record before
     preempted: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
     aborted: tuple[str, ...] = ()  # given up since the record before
@@ -54,11 +58,6 @@ class StepRecord:
     kept: tuple[int, ...] = ()  # blocks that came into it, and are there after the step
     queried_tokens: int = 0  # of what was admitted
     hit_tokens: int = 0  # of these, found in the prefix cache
-    waiting: int
-    running: int
-    free_blocks: int
-    cached_blocks: int  # held by the prefix cache alone
-    used_blocks: int  # held by sequences
     idle_reason: str = ""  # why nothing was scheduled, if nothing was
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Protocol
+from typing import Any, Protocol
 
 from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
 from labcore.engine.plan import Progress, SchedulerOutput
@@ -85,37 +85,45 @@ class StepRecorder:
             self._evicted[block] = None
 
     def booked(self, progress: Sequence[Progress]) -> None:
-        self._shares = tuple(map(_share, progress))
-        self._finished = tuple(p.sequence.name for p in progress if p.reason is not None)
-        self._forked = tuple((p.forked_from, p.sequence.name) for p in progress if p.forked_from)
+        self._shares = tuple([_share(one) for one in progress])
+        self._finished = tuple([p.sequence.name for p in progress if p.reason is not None])
+        self._forked = tuple([(p.forked_from, p.sequence.name) for p in progress if p.forked_from])
 
     def closed(self, step: int, output: SchedulerOutput, waiting: int, running: int, idle_reason: str) -> None:
         stats, allocator = self._cache.prefix_cache.stats, self._cache.allocator
         asked, self._asked = self._asked, (stats.queried_tokens, stats.hit_tokens)
+        free, idle = allocator.num_free, allocator.num_idle
         record = StepRecord(
             step=step,
-            arrived=tuple(self._arrived),
+            arrived=_drained(self._arrived),
             scheduled=self._shares,
-            preempted=tuple(s.name for s in output.preempted),
+            preempted=tuple([s.name for s in output.preempted]),
             finished=self._finished,
-            aborted=tuple(self._gone[FinishReason.ABORT]),
-            expired=tuple(self._gone[FinishReason.TIMEOUT]),
+            aborted=_drained(self._gone[FinishReason.ABORT]),
+            expired=_drained(self._gone[FinishReason.TIMEOUT]),
             forked=self._forked,
             copied=output.copies,
-            kept=tuple(self._kept),
-            evicted=tuple(self._evicted),
-            queried_tokens=stats.queried_tokens - asked[0],
-            hit_tokens=stats.hit_tokens - asked[1],
+            kept=_drained(self._kept),
+            evicted=_drained(self._evicted),
+            queried_tokens=self._asked[0] - asked[0],
+            hit_tokens=self._asked[1] - asked[1],
             waiting=waiting,
             running=running,
-            free_blocks=allocator.num_free,
-            cached_blocks=allocator.num_idle,
-            used_blocks=self._cache.num_used,
+            free_blocks=free,
+            cached_blocks=idle,
+            used_blocks=allocator.num_blocks - free - idle,
             idle_reason=idle_reason,
         )
-        self._arrived, self._kept, self._evicted = [], {}, {}
-        self._gone = {reason: [] for reason in self._gone}
         self._observer(record)  # last: whatever an observer does, the books are closed
+
+
+def _drained(since: list[Any] | dict[Any, None]) -> tuple[Any, ...]:
+    """What has come together since the last record, which begins anew."""
+    if not since:
+        return ()
+    drained = tuple(since)
+    since.clear()
+    return drained
 
 
 def _share(progress: Progress) -> ScheduledRecord:

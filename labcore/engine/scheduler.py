@@ -75,11 +75,11 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Plan a step; all blocks it needs are in the tables when this returns."""
-        expired = self._expire()
+        expired = self._expire() if self._deadlines else []
         budget = self.config.max_num_batched_tokens
         scheduled: list[ScheduledSequence] = []
         copies: list[Copy] = []
-        yielded = self._yield_to_urgent()
+        yielded = self._yield_to_urgent() if self.waiting else []
         preempted: list[Sequence] = []
 
         for sequence in list(self.running):
@@ -174,7 +174,7 @@ class Scheduler:
         return expired
 
     def _share(self, sequence: Sequence, budget: int) -> ScheduledSequence:
-        uncomputed = sequence.num_uncomputed_tokens
+        uncomputed = len(sequence.token_ids) - sequence.num_computed_tokens
         num_tokens = min(uncomputed, self._chunk_limit, budget)
         return ScheduledSequence(sequence, num_tokens, samples=num_tokens == uncomputed)
 

@@ -38,6 +38,7 @@ class Sequence:
     """State of one request, or of one of the n answers to it. What must survive a preemption lives here, never in a batch."""
 
     request_id: str
+    name: str = field(init=False)  # in records: the request's, and its index behind the first
     index: int = 0  # which of its request's answers this is
     num_forks: int = 0  # answers that part from this one when the prompt is computed; 0 once they have
     arrival: int = 0  # place in the order of arrival
@@ -60,9 +61,8 @@ class Sequence:
     num_overtaken: int = 0  # times that another was admitted before it while it was first in the queue
     block_table: list[int] = field(default_factory=list)
 
-    @property
-    def name(self) -> str:
-        return answer_name(self.request_id, self.index)
+    def __post_init__(self) -> None:
+        self.name = answer_name(self.request_id, self.index)
 
     @property
     def rank(self) -> tuple[int, int, int]:

@@ -71,7 +71,12 @@ def trace_writer(file: TextIO, model: LlamaModel, config: EngineConfig) -> Calla
 
     line({"schema": SCHEMA, "version": VERSION, "model": model.config.name, "config": asdict(config)})
     return lambda step: line(
-        asdict(step) | {"scheduled": [share._asdict() for share in step.scheduled], "pieces": pieces.new_in(step)}
+        step._asdict()
+        | {
+            "arrived": [asdict(arrival) for arrival in step.arrived],
+            "scheduled": [share._asdict() for share in step.scheduled],
+            "pieces": pieces.new_in(step),
+        }
     )
 
 

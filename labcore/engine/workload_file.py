@@ -161,8 +161,7 @@ def perform(model: LlamaModel, config: EngineConfig, asked: Sequence[Asked], num
 def first_difference(before: Sequence[StepRecord], now: Sequence[StepRecord]) -> str:
     """Where two runs decide differently first, in words; nothing if they do not."""
     for old, new in zip(before, now, strict=False):
-        for field in fields(StepRecord):
-            was, is_now = getattr(old, field.name), getattr(new, field.name)
+        for name, was, is_now in zip(StepRecord._fields, old, new, strict=True):
             if was != is_now:
-                return f"step {old.step}: {field.name} was {was!r:.200}, and is {is_now!r:.200}"
+                return f"step {old.step}: {name} was {was!r:.200}, and is {is_now!r:.200}"
     return "" if len(before) == len(now) else f"{len(before)} steps were recorded, and {len(now)} made"
