@@ -35,6 +35,9 @@ def test_figures_of_the_peers_are_those_of_the_committed_result() -> None:
         if "labcore" in run["tokens_per_second"]:
             ratios = [f"{run['ratios'][peer]:.1f}" for peer in ("llama.cpp", "OpenVINO", "CTranslate2", "transformers")]
             assert " | ".join([f"| {workload}", f"{run['tokens_per_second']['labcore']:.0f}", *ratios]) + " |" in readme, workload
+    other = json.loads((ROOT / "book/results/peers_q4_0.json").read_text())
+    q4_0 = [f"{other['results'][workload]['ratios']['llama.cpp Q4_0']:.1f}" for workload in ("prefill 512", "decode, batch 1")]
+    assert "Q4_0: prefill {} times, decode alone {} times".format(*q4_0) in readme
     assert result["stamp"]["processor"] and result["threads"] == 2
 
 

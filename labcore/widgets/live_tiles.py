@@ -39,4 +39,5 @@ class LiveTiles(Live):
         lines = "".join(f"M{at:.1f} 0V{SIDE}M0 {at:.1f}H{SIDE}" for at in edges)
         look = f'role="img" aria-label="{text}" shape-rendering="crispEdges" style="background: {SKIPPED}"'
         grid = f'<svg width="{SIDE}" height="{SIDE}" {look}>{"".join(rows)}<path d="{lines}" stroke="#fff"/></svg>'
-        yield f"<div>{grid}</div><div>{text} ({square / small:,.1f} times fewer)</div>"
+        fewer = f"{square / small:,.1f} times fewer" if small < square else "no fewer: the prompt is too short for this tile"
+        yield f"<div>{grid}</div><div>{text} ({fewer})</div>"

@@ -30,8 +30,11 @@ from labcore.lab.operators import record_operators
 from labcore.widgets.block_pool import BlockPool
 from labcore.widgets.bytes_moved import BytesMoved
 from labcore.widgets.layer_shapes import LayerShapes
+from labcore.widgets.mixed_steps import MixedSteps
 from labcore.widgets.request_life import RequestLife
 from labcore.widgets.tile_walk import TileWalk
+from labcore.widgets.timeline import Timeline
+from labcore.widgets.tree_growth import TreeGrowth, TreeWitness
 
 records = []
 llm = LLM("lab", observer=records.append)
@@ -41,8 +44,18 @@ pool = BlockPool(trace_of(llm.engine, records))
 shapes = LayerShapes(record_operators(llm.model, [1, 2, 3]))
 moved = BytesMoved(512, 512)
 keys = np.random.default_rng(4).standard_normal((24, 8))
-walk = TileWalk(2 * keys[0], keys, keys, tile=4)"""
-KINDS = ("life", "pool", "shapes", "bytes", "walk")
+walk = TileWalk(2 * keys[0], keys, keys, tile=4)
+lines, steps = Timeline(trace_of(llm.engine, records)), MixedSteps(trace_of(llm.engine, records))
+
+from labcore import CacheConfig, EngineConfig
+grown = []
+cached = LLM("lab", config=EngineConfig(cache=CacheConfig(block_size=4, num_blocks=16, prefix_cache="radix")),
+             observer=lambda record: (grown.append(record), witness(record)))
+witness = TreeWitness(cached.engine.cache.prefix_cache)
+for prompt in ("once upon a time", "once upon a town", "once upon a time"):
+    _ = cached.generate(prompt, SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))
+tree = TreeGrowth(trace_of(cached.engine, grown), witness)"""
+KINDS = ("life", "pool", "shapes", "bytes", "walk", "timeline", "mixed", "tree")
 READY = "window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session?.kernel?.status == 'idle'"
 RUN_ALL = "() => void window.jupyterapp.commands.execute('notebook:run-all-cells')"
 NOTEBOOK = "window.jupyterapp.shell.currentWidget.content"
@@ -54,9 +67,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, Pa
     folder = tmp_path_factory.mktemp("lab")
     for name, cells in {
         "live": [LIVE],
-        "replay": [RUN, "life", "pool", "print('step', life.step)", "shapes", "moved", "walk", "print(moved.step, walk.step)"],
+        "replay": [
+            RUN, "life", "pool", "print('step', life.step)", "shapes", "moved", "walk", "print(moved.step, walk.step)",
+            "lines", "steps", "tree",
+        ],
         "stored": [RUN, "life"],
-    }.items():
+    }.items():  # fmt: skip
         notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata={"kernelspec": KERNEL})
         nbformat.write(notebook, folder / f"{name}.ipynb")
     execute(folder / "stored.ipynb")  # before the browser: it has an event loop of its own
@@ -113,7 +129,7 @@ def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any,
     for keys in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter", "End"):  # in the notebook they would select and edit cells
         page.keyboard.press(keys)
     assert pool.locator(".pool-chosen").inner_text().startswith("Block 1: ")
-    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 8]
+    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 11]
     assert page.evaluate(f"{NOTEBOOK}.activeCellIndex") == active + 1  # a click selects the cell that it is in
     assert (page.evaluate("location.href"), life.locator(".replay-link").count()) == (address, 0)
     page.evaluate(f"{NOTEBOOK}.activeCellIndex = 3")
@@ -132,6 +148,12 @@ def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any,
     page.evaluate(f"{NOTEBOOK}.activeCellIndex = 7")
     page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-cell')")
     page.get_by_text("3 2", exact=True).wait_for()
+    for kind in ("timeline", "mixed", "tree"):
+        shown = page.locator(f".replay-{kind}")
+        shown.get_by_label("Last step").click()
+        page.keyboard.press("ArrowLeft")
+        _, at, _, last = shown.locator(".replay-counter").inner_text().split()
+        assert int(at) == int(last) - 1
     for theme in ("Light", "Dark"):
         page.evaluate(f"() => void window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
         page.wait_for_function(f"getComputedStyle(document.querySelector('.replay')).colorScheme == '{theme.lower()}'")

@@ -20,20 +20,27 @@ import pytest
 from histories import crowded
 from pages import Seen, chromium, keep_picture
 
+from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
+from labcore.engine.scheduler import Scheduler
 from labcore.engine.trace_file import Trace
+from labcore.kv.paged_cache import PagedCache
 from labcore.lab.notebooks import VIEW
 from labcore.lab.operators import record_operators
+from labcore.lab.oracle import drive, sequence
 from labcore.model.weights import load_model
 from labcore.widgets.block_pool import BlockPool
 from labcore.widgets.bytes_moved import BytesMoved
 from labcore.widgets.layer_shapes import LayerShapes
+from labcore.widgets.mixed_steps import MixedSteps
 from labcore.widgets.request_life import RequestLife
 from labcore.widgets.tile_walk import TileWalk
+from labcore.widgets.timeline import Timeline
+from labcore.widgets.tree_growth import TreeGrowth, TreeWitness
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "<img src=x onerror=alert(1)>"
-KINDS = ("life", "pool", "shapes", "bytes", "walk")
+KINDS = ("life", "pool", "shapes", "bytes", "walk", "timeline", "mixed", "tree")
 
 
 class Broken(anywidget.AnyWidget):
@@ -47,8 +54,7 @@ def hostile(trace: Trace) -> Trace:
         def new(name: str) -> str:
             return HOSTILE if name == "a" else name
 
-        return replace(
-            record,
+        return record._replace(
             arrived=tuple(replace(arrival, request_id=new(arrival.request_id)) for arrival in record.arrived),
             scheduled=tuple(share._replace(request_id=new(share.request_id)) for share in record.scheduled),
             preempted=tuple(map(new, record.preempted)),
@@ -64,6 +70,18 @@ def walk() -> TileWalk:
     keys[:, 0] = np.tile([0.0, -1.0, -2.0, -1.0], 6)
     keys[9, 0] = 1.0
     return TileWalk(np.array([2.0, 0.0, 0.0, 0.0]), keys, keys, tile=4)
+
+
+def grown() -> TreeGrowth:
+    """Three requests in a pool of ten blocks: the second goes on where the first ends, and the tree must yield."""
+    pool = CacheConfig(num_blocks=10, block_size=4, prefix_cache="radix")
+    cache, records = PagedCache(pool), list[StepRecord]()
+    witness = TreeWitness(cache.prefix_cache)
+    scheduler = Scheduler(SchedulerConfig(), cache, lambda record: (records.append(record), witness(record)))
+    for name, length in (("a", 9), ("b", 13), (HOSTILE, 30)):
+        scheduler.add(sequence(name, length, 3))
+        drive(scheduler)
+    return TreeGrowth(Trace(model="oracle", config=EngineConfig(cache=pool), steps=tuple(records)), witness)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +100,7 @@ def html(extension: ModuleType) -> str:
     shown = [
         Broken(), RequestLife(trace, "c"), RequestLife(shared, HOSTILE, link="life-a"), BlockPool(trace),
         BlockPool(shared, link="shared"), LayerShapes(record_operators(lab, [1, 2, 3])), BytesMoved(512, 512), walk(),
+        Timeline(shared), MixedSteps(shared), grown(),
     ]  # fmt: skip
     state = {w.model_id: {"model_module": "anywidget", "state": w.get_state(w.trait_names(sync=True))} for w in shown}
     models = json.loads(json.dumps(state, default=lambda layout: f"IPY_MODEL_{layout.model_id}"))
@@ -114,7 +133,7 @@ class Page:
         self.tab = browser.new_page(offline=True, **options)
         self.seen = Seen(self.tab, "file://")
         self.tab.goto(url)
-        self.tab.locator(".replay").nth(6).wait_for()
+        self.tab.locator(".replay").nth(9).wait_for()
 
     def replay(self, title: str) -> Any:
         return self.tab.locator(".replay", has=self.tab.locator(".replay-title", has_text=title))
@@ -148,7 +167,7 @@ def test_each_source_stands_in_the_page_once_and_nothing_that_is_not_used(html: 
 
 def test_a_widget_that_fails_says_so_and_the_others_go_on(page: Page) -> None:
     assert page.tab.get_by_text("This widget could not be shown: it is broken").count() == 1
-    assert page.tab.locator(".replay").count() == 7
+    assert page.tab.locator(".replay").count() == 10
 
 
 def test_names_and_tokens_are_text(page: Page) -> None:
@@ -391,8 +410,8 @@ def test_text_can_be_read_in_light_and_dark(page: Page, theme: str) -> None:
 
 def test_on_a_telephone(browser: Any, url: str) -> None:
     page = Page(browser, url, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
-    for title in ("A request's life: c", "The pool", "Shapes through a layer", "Bytes moved by rms_norm", "The tile walk"):
-        shown = page.replay(title).first
+    for kind in KINDS:
+        shown = page.tab.locator(f".replay-{kind}").first
         shown.get_by_label("Forward").tap()
         shown.get_by_label("Last").tap()
         shown.get_by_text("as a table").tap()
