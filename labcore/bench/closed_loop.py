@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from labcore.bench.workload import ClosedLoop
 from labcore.engine.plan import Sampled, SchedulerOutput
@@ -28,7 +29,7 @@ def same_token(plan: SchedulerOutput) -> list[Sampled]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it. Blocks are those of the fullest and the emptiest step in which all clients were busy."""
+    """What came of it."""
 
     finished: int = 0
     timeouts: int = 0
@@ -36,8 +37,8 @@ class Outcome:
     num_empty_steps: int = 0
     num_tokens: int = 0  # computed
     num_preemptions: int = 0
-    queries: int = 0
-    hits: int = 0  # requests that found a prefix
+    queries: int = 0  # admissions; one more for each return after a preemption
+    hits: int = 0  # of these, those that found a prefix
     queried_tokens: int = 0
     hit_tokens: int = 0
     in_use: list[int] = field(default_factory=list)  # by step: blocks that sequences hold
@@ -45,7 +46,7 @@ class Outcome:
 
     @property
     def hit_rate(self) -> float:
-        """Requests that found a prefix in the cache."""
+        """Admissions that found a prefix in the cache."""
         return self.hits / max(self.queries, 1)
 
     @property
@@ -60,8 +61,8 @@ def run_closed_loop(
     """Serve the workload; `most_steps` later at the latest it is given up, and what has not finished then is a timeout."""
     outcome, prompts = Outcome(), enumerate(workload.prompts(vocab_size))
     stats = scheduler.cache.prefix_cache.stats
-    for _ in range(workload.num_clients):
-        scheduler.add(_sequence(*next(prompts), workload.new_tokens))
+    for number, prompt in islice(prompts, workload.num_clients):
+        scheduler.add(_sequence(number, prompt, workload.new_tokens))
     while scheduler.has_unfinished and outcome.num_steps < most_steps:
         plan = scheduler.schedule()
         progress = scheduler.update(plan, execute(plan))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import islice
 from typing import Any
 
 from labcore.core.errors import InvalidTrace
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     model = load_model(name, weights=args.weights, backend=get_backend(args.backend, threads=args.threads))
     if model.config.name != trace.model:
         raise InvalidTrace(f"{args.file} was recorded on {trace.model!r}, and {name} is {model.config.name!r}; give --model")
-    again = list(perform(model, trace.config, asked_in(trace), len(trace.steps)))
+    again = list(islice(perform(model, trace.config, asked_in(trace), len(trace.steps)), len(trace.steps)))  # it may end early
     difference = first_difference(trace.steps, again)
     print(difference or f"{len(again)} steps: every decision and every token the same")
     return summary | {"same": not difference, "difference": difference, "exit_code": int(bool(difference))}

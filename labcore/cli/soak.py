@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from labcore.bench.stamp import sentence, stamp
+from labcore.core.errors import InvalidConfig
 from labcore.kernels.registry import get_backend
 from labcore.lab.soak import Violation, soak
 from labcore.model.weights import load_model
@@ -21,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
+    if not 0 < args.minutes < inf or args.seed < 0 or (args.workloads is not None and args.workloads < 1):
+        raise InvalidConfig("expected minutes above 0, a seed of 0 or more, and one workload or more")
     backend = get_backend(threads=args.threads)
     model = load_model("lab", backend=backend if backend.exact else "reference")
     minutes = args.minutes if args.workloads is None else inf

@@ -66,6 +66,8 @@ def report(cache: PagedCache, tables: Mapping[str, list[int]]) -> Report:
             holders.setdefault(block, []).append(name)
     blocks = tuple(_block(cache, block, holders.get(block, [])) for block in range(cache.allocator.num_blocks))
     faults = [f"block {block.block}: {block.fault}" for block in blocks if block.fault]
+    faults += [f"{', '.join(names)}: holds block {block}, which is not in the pool" for block, names in holders.items()
+               if not 0 <= block < len(blocks)]  # fmt: skip
     return Report(blocks=blocks, faults=(*faults, *_said(cache, tables)))
 
 
@@ -90,5 +92,5 @@ def _said(cache: PagedCache, tables: Mapping[str, list[int]]) -> Iterator[str]:
     for name, check in [("allocator", cache.allocator.check), ("prefix cache", cache.prefix_cache.check), pool]:
         try:
             check()
-        except AssertionError as error:
-            yield f"{name}: {error}"
+        except (AssertionError, LookupError) as error:
+            yield f"{name}: {error!s:.200}" if isinstance(error, AssertionError) else f"{name}: {error!r:.200}"

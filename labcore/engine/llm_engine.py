@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from math import inf
-from numbers import Integral
+from numbers import Integral, Real
 from threading import Lock
 
 import numpy as np
@@ -59,6 +60,20 @@ class RequestOutput:
 def is_token_ids(prompt: object) -> bool:
     """Whether this may hold token ids: a list, a tuple or a 1-D array; bytes are text that is not decoded yet."""
     return isinstance(prompt, list | tuple) or (isinstance(prompt, np.ndarray) and prompt.ndim == 1)
+
+
+def _check_texts(request_id: object, salt: object) -> None:
+    """Names go into traces, and into the names of a request's other answers: `a#1`."""
+    for name, text in {"request id": request_id, "salt": salt}.items():
+        if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise InvalidRequest(f"{name} is {text!r}; expected a text")
+    if re.search(r"#\d+$", str(request_id)):
+        raise InvalidRequest(f"request id {request_id!r} ends like the name of a further answer (a#1); choose another")
+
+
+def _check_number(request_id: str, name: str, value: object, kind: type, expected: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < inf:  # type: ignore[operator]
+        raise InvalidRequest(f"request {request_id!r}: {name} is {value!r}; expected {expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +125,12 @@ class LLMEngine:
         salt: only requests of the same salt share cached blocks with it.
         """
         params = params or SamplingParams()
-        if timeout is not None and not 0 <= timeout < inf:
-            raise InvalidRequest(f"request {request_id!r}: timeout is {timeout!r}; expected seconds, 0 or more, or None")
+        _check_texts(request_id, salt)
+        _check_number(request_id, "priority", priority, Integral, "a whole number, 0 (first) or more")
+        if timeout is not None:
+            _check_number(request_id, "timeout", timeout, Real, "seconds, 0 or more, or None")
         sequence = self._sequence(request_id, self._prompt_ids(request_id, prompt), params)
-        sequence.priority, sequence.domain = priority, Domain(salt=salt)
+        sequence.priority, sequence.domain = int(priority), Domain(salt=salt)
         sequence.deadline = inf if timeout is None else self._clock() + timeout
         self.scheduler.add(sequence)
         decoders = {index: IncrementalDecoder(self.model.tokenizer) for index in range(params.n)}
@@ -131,6 +148,9 @@ class LLMEngine:
         try:
             output = self.scheduler.schedule()
             progress = self.scheduler.update(output, self.runner.execute(output))
+        except BaseException:
+            self._forget_the_ended()
+            raise
         finally:
             self._turn.release()
         return [out for one in progress for out in self._outputs(one)]
@@ -143,7 +163,13 @@ class LLMEngine:
     def check(self) -> None:
         """Every book balances between steps. Raises AssertionError."""
         self.scheduler.check()
-        assert self.scheduler.live.keys() <= self._requests.keys(), "the scheduler runs what the engine does not know"
+        known = self.scheduler.live.keys() | {s.request_id for s in self.scheduler.expired}
+        assert known == self._requests.keys(), "engine and scheduler know other requests"
+
+    def _forget_the_ended(self) -> None:
+        """After a step that raised: those whose last output is lost. Who expired is told by the next step."""
+        known = self.scheduler.live.keys() | {s.request_id for s in self.scheduler.expired}
+        self._requests = {request_id: request for request_id, request in self._requests.items() if request_id in known}
 
     def _prompt_ids(self, request_id: str, prompt: str | Tokens[int]) -> list[int]:
         tokenizer, vocab_size = self.model.tokenizer, self.model.config.vocab_size

@@ -47,6 +47,8 @@ class SamplingParams:
         _check("top_p", self.top_p, Real, 5e-324, 1.0, "a number above 0, up to 1")
         if self.seed is not None:
             _check("seed", self.seed, Integral, 0, _MAX_SEED, "a whole number from 0 to 2**64 - 1, or None")
+        for name, kind in {"max_tokens": int, "n": int, "top_k": int, "temperature": float, "top_p": float}.items():
+            object.__setattr__(self, name, kind(getattr(self, name)))  # numpy's numbers have ends, and fractions no arrays
         if not isinstance(self.stop_token_ids, Iterable):
             raise InvalidRequest(f"stop_token_ids is {self.stop_token_ids!r}; expected token ids")
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))  # a list could change after its check

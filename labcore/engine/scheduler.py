@@ -10,22 +10,21 @@ The rules, each paid for by somebody's outage:
 - A request that can never fit is refused when it is added.
 - Several answers to one prompt part when it is computed; they share its blocks until one of them writes.
 
-"Oldest" is by rank: priority first, then age. Source: Yu et al. 2022 (Orca: iteration-level scheduling), Kwon et al. 2023
-(vLLM: paging, copy-on-write, recompute preemption), Agrawal et al. 2024 (Sarathi: chunked prefill).
+"Oldest" is by rank: priority, then age. Source: Yu et al. 2022 (Orca: iteration-level scheduling), Kwon et al. 2023 (vLLM:
+paging, copy-on-write, recompute preemption), Agrawal et al. 2024 (Sarathi: chunked prefill).
 """
 
 from __future__ import annotations
 
-import heapq
 import time
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
-from math import inf
 from operator import attrgetter
 
 from labcore.core.config import SchedulerConfig
 from labcore.core.errors import InvalidRequest, NumericalError, OutOfBlocks
 from labcore.core.trace import StepRecord
+from labcore.engine.deadlines import Deadlines
 from labcore.engine.plan import Progress, Sampled, ScheduledSequence, SchedulerOutput
 from labcore.engine.policies import POLICIES
 from labcore.engine.recorder import NoRecorder, Recorder, StepRecorder
@@ -46,16 +45,17 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """observer: called with the record of each step, after its books are closed. clock: what deadlines are compared with."""
-        self.config = config
-        self.cache = cache
+        self.config, self.cache = config, cache
         self.waiting: list[Sequence] = []  # both by rank, the first first
         self.running: list[Sequence] = []
         self.live: dict[str, list[Sequence]] = {}  # by request, its unfinished sequences
         self.num_steps = self.num_empty_steps = self.num_preemptions = self._num_arrived = 0
         self._num_seats = 0  # sequences that run, and answers that will part from them
-        self._chunk_limit = config.chunk_limit
+        self._chunk_limit, self._policy = config.chunk_limit, POLICIES[config.policy]
         self._clock = clock
-        self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap
+        self._deadlines = Deadlines(self.live)
+        self.expired: list[Sequence] = []  # ended by their deadlines, and not told by `update` yet
+        self._copies: list[Copy] = []  # planned, and not known to be made: `update` has not been called
         self._recorder: Recorder = NoRecorder() if observer is None else StepRecorder(cache, observer)
 
     @property
@@ -69,16 +69,14 @@ class Scheduler:
         self._num_arrived += 1
         insort(self.waiting, sequence, key=by_rank)
         self.live[sequence.request_id] = [sequence]
-        if sequence.deadline < inf:
-            heapq.heappush(self._deadlines, (sequence.deadline, sequence.arrival, sequence))
+        self._deadlines.add(sequence)
         self._recorder.arrived(sequence)
 
     def schedule(self) -> SchedulerOutput:
         """Plan a step; all blocks it needs are in the tables when this returns."""
-        expired = self._expire() if self._deadlines else []
+        self._expire()
         budget = self.config.max_num_batched_tokens
         scheduled: list[ScheduledSequence] = []
-        copies: list[Copy] = []
         yielded = self._yield_to_urgent() if self.waiting else []
         preempted: list[Sequence] = []
 
@@ -86,19 +84,19 @@ class Scheduler:
             if budget == 0 or sequence.status is not SequenceStatus.RUNNING:
                 break  # out of tokens, or preempted to make room for an older one, as are all behind it
             share = self._share(sequence, budget)
-            if not self._reserve(sequence, share.num_tokens, preempted, copies):
+            if not self._reserve(sequence, share.num_tokens, preempted, self._copies):
                 break
             scheduled.append(share)
             budget -= share.num_tokens
 
-        while self.waiting and budget and not preempted:
-            sequence = POLICIES[self.config.policy](self.waiting, self.cache.prefix_cache)
+        while self.waiting and budget and not preempted and self._num_seats < self.config.max_num_seqs:
+            sequence = self._policy(self.waiting, self.cache.prefix_cache)
             if sequence in yielded or not self._admit(sequence):
                 break
             share = self._share(sequence, budget)
             scheduled.append(share)
             budget -= share.num_tokens
-        return SchedulerOutput(tuple(scheduled), (*yielded, *preempted), tuple(copies), tuple(expired))
+        return SchedulerOutput(tuple(scheduled), (*yielded, *preempted), tuple(self._copies), tuple(self.expired))
 
     def update(self, output: SchedulerOutput, sampled: Iterable[Sampled]) -> list[Progress]:
         """Book the step: `sampled` has one entry per scheduled sequence.
@@ -106,6 +104,7 @@ class Scheduler:
         An entry is a list of tokens: none where the chunk did not reach the end, one for each answer that begins here; or the
         NumericalError that ends this request and no other. Returns what each sequence got; those that ended are among them.
         """
+        expired, self.expired, self._copies = self.expired, [], []
         progress: list[Progress] = []
         for share, tokens in zip(output.scheduled, sampled, strict=True):
             progress += self._book(share, tokens)
@@ -119,7 +118,7 @@ class Scheduler:
             idle_reason = "no waiting request fits" if self.has_unfinished else "nothing to do"
         step, self.num_steps = self.num_steps, self.num_steps + 1
         self._recorder.closed(step, output, len(self.waiting), len(self.running), idle_reason)
-        return [*(Progress(sequence, 0, (), FinishReason.TIMEOUT) for sequence in output.expired), *progress]
+        return [*(Progress(sequence, 0, (), FinishReason.TIMEOUT) for sequence in expired), *progress]
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> bool:
         """Give up a request wherever it is, with all its answers; False if it is not here (any more)."""
@@ -135,9 +134,8 @@ class Scheduler:
             assert all(s.status is status for s in queue), f"a sequence among the {status.value} is not {status.value}"
             assert queue == sorted(queue, key=by_rank), f"the {status.value} do not stand in the order of rank"
         assert not any(s.block_table for s in self.waiting), "a waiting sequence holds blocks"
-        assert self._num_seats == sum(1 + s.num_forks for s in self.running) <= self.config.max_num_seqs, (
-            "more sequences run than allowed, or than are counted"
-        )
+        seats = sum(1 + s.num_forks for s in self.running)
+        assert self._num_seats == seats <= self.config.max_num_seqs, "more sequences run than allowed, or than are counted"
         live = [s for sequences in self.live.values() for s in sequences]
         assert sorted(live, key=by_rank) == sorted([*self.waiting, *self.running], key=by_rank), "a live sequence is in no queue"
         for s in self.running:
@@ -159,19 +157,12 @@ class Scheduler:
             raise InvalidRequest(f"{who}: n is {1 + sequence.num_forks}; at most {self.config.max_num_seqs} run at a time")
         if self.config.policy != "priority" and sequence.priority != 0:
             raise InvalidRequest(f"{who}: priority is {sequence.priority}; the policy is {self.config.policy}: expected 0")
-        if sequence.priority < 0:
-            raise InvalidRequest(f"{who}: priority is {sequence.priority}; expected 0 (first) or more")
 
-    def _expire(self) -> list[Sequence]:
-        """End the requests whose deadline has passed; returns their sequences."""
-        expired: list[Sequence] = []
-        while self._deadlines and not self._clock() < self._deadlines[0][0]:
-            _, arrival, sequence = heapq.heappop(self._deadlines)
-            late = self.live.get(sequence.request_id, ())
-            if any(s.arrival == arrival for s in late):  # else it has finished, and the id may be another's
-                expired += late
-                self.abort(sequence.request_id, FinishReason.TIMEOUT)
-        return expired
+    def _expire(self) -> None:
+        """End the requests whose deadline has passed."""
+        for request_id in self._deadlines.due(self._clock()):
+            self.expired += self.live[request_id]
+            self.abort(request_id, FinishReason.TIMEOUT)
 
     def _share(self, sequence: Sequence, budget: int) -> ScheduledSequence:
         uncomputed = len(sequence.token_ids) - sequence.num_computed_tokens
@@ -183,9 +174,19 @@ class Scheduler:
         yielded: list[Sequence] = []
         while self.waiting and self.running and self.running[-1].priority > self.waiting[0].priority:
             if not self._admit(self.waiting[0]):
+                if not self._may_fit(self.waiting[0]):
+                    break  # it would be in vain
                 yielded.append(self.running[-1])
                 self._preempt(self.running[-1])
         return yielded
+
+    def _may_fit(self, urgent: Sequence) -> bool:
+        """Whether there could be room for it without those who are less urgent."""
+        lesser = [s for s in self.running if s.priority > urgent.priority]
+        seats = self._num_seats + 1 + urgent.num_forks - sum(1 + s.num_forks for s in lesser)
+        blocks = self.cache.num_available + len({block for s in lesser for block in s.block_table})
+        hit = self.cache.prefix_cache.match_length(urgent.token_ids, urgent.domain) // self.cache.block_size
+        return self.cache.blocks_for(len(urgent.token_ids)) - hit <= blocks and seats <= self.config.max_num_seqs
 
     def _reserve(self, sequence: Sequence, num_tokens: int, preempted: list[Sequence], copies: list[Copy]) -> bool:
         """Room for the next `num_tokens`, preempting from the young end if need be; False if it had to preempt itself."""
@@ -219,16 +220,19 @@ class Scheduler:
         """Take the blocks of all its known tokens, or nothing."""
         table = self._match(sequence)
         if not self._fits(sequence, table):
-            self.cache.release(table)  # a failed admission keeps nothing
-            return False
+            self.cache.release(table)
+            return False  # a failed admission keeps nothing
         sequence.num_computed_tokens = sequence.num_cached_tokens = len(table) * self.cache.block_size
         self.cache.reserve(table, sequence.num_computed_tokens, len(sequence.token_ids))
         sequence.block_table = table
         self.cache.prefix_cache.stats.admitted(len(sequence.token_ids), sequence.num_cached_tokens)
         self.waiting[0].num_overtaken += self.waiting[0] is not sequence
-        self.waiting.remove(sequence)
+        self._dequeue(sequence)
         self._run(sequence)
         return True
+
+    def _dequeue(self, sequence: Sequence) -> None:
+        del self.waiting[bisect_left(self.waiting, sequence.rank, key=by_rank)]
 
     def _run(self, sequence: Sequence) -> None:
         sequence.status = SequenceStatus.RUNNING
@@ -275,7 +279,7 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.status is SequenceStatus.WAITING:
-            self.waiting.remove(sequence)
+            self._dequeue(sequence)
         else:
             if reason is not FinishReason.ERROR:  # whose NaN would reach every later hit
                 self._keep(sequence)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count
@@ -28,11 +29,13 @@ from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine
 from labcore.engine.plan import Sampled, SchedulerOutput
 from labcore.engine.sampling_params import SamplingParams
+from labcore.engine.sequence import answer_name
 from labcore.engine.trace_file import Trace
 from labcore.model.llama import LlamaModel
 
 PARAMS = tuple(field.name for field in fields(SamplingParams))
 STEPS = ("step", "gives_up", "expires")
+LAST_STEP = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,11 @@ def _asked(entry: Any, name: str) -> Asked:
     if unknown := entry.keys() - {"id", *own, *PARAMS}:
         raise ValueError(f"unknown field {min(unknown)!r}")
     for field in STEPS:
-        if field in own and (type(own[field]) is not int or not 0 <= own[field] < 1 << 40):
-            raise ValueError(f"{field} is {own[field]!r}; expected the number of a step")
+        earliest = 0 if field == "step" else own.get("step", 0)
+        if field in own and (type(own[field]) is not int or not earliest <= own[field] <= LAST_STEP):
+            raise ValueError(
+                f"{field} is {own[field]!r}; expected the number of a step, at most {LAST_STEP:,}, and none before it arrives"
+            )
     if not isinstance(own.get("salt", ""), str) or not isinstance(entry.get("id", ""), str):
         raise ValueError("id and salt are texts")
     params = SamplingParams(**{field: entry[field] for field in PARAMS if field in entry})
@@ -90,7 +96,7 @@ def asked_in(trace: Trace) -> list[Asked]:
     newest: dict[str, int] = {}  # by name, its place in `asked`
 
     def happened(name: str, what: str, step: int) -> None:
-        if name in newest:  # the further answers to a request (a#1) end with it
+        if name in newest:
             place = newest[name]
             changed: dict[str, Any] = {what: step}
             asked[place] = replace(asked[place], **changed)
@@ -101,7 +107,7 @@ def asked_in(trace: Trace) -> list[Asked]:
             if arrival.request_id in gone and arrival.request_id in newest:  # its name was free again
                 happened(arrival.request_id, "gives_up", record.step)
                 gone.remove(arrival.request_id)
-            newest[arrival.request_id] = len(asked)
+            newest |= {answer_name(arrival.request_id, i): len(asked) for i in range(arrival.params["n"])}
             asked.append(
                 Asked(
                     request_id=arrival.request_id, prompt=list(arrival.prompt), params=SamplingParams(**arrival.params),
@@ -134,22 +140,25 @@ def perform(model: LlamaModel, config: EngineConfig, asked: Sequence[Asked], num
 
     Time is counted in steps. Raises InvalidRequest where the engine refuses a request.
     """
-    records: list[StepRecord] = []
+    records: deque[StepRecord] = deque(maxlen=1)
     engine = LLMEngine(model, config, records.append, clock=lambda: engine.scheduler.num_steps)
     leaving: dict[int, list[str]] = {}
+    giving_up: dict[int, list[Asked]] = {}
     for one in asked:
         if one.leaves is not None:
             leaving.setdefault(one.leaves, []).append(one.request_id)
+        if one.gives_up is not None:
+            giving_up.setdefault(one.gives_up, []).append(one)
     engine.runner = _Leaving(engine, leaving)  # type: ignore[assignment]
-    ahead = sorted(asked, key=lambda one: one.step)
+    ahead = deque(sorted(asked, key=lambda one: one.step))
     for step in count():
         if not ahead and not engine.has_unfinished and step >= num_steps:
             return
-        for one in asked:
-            if one.gives_up == step and one.step < step:  # before the name is used again
+        for one in giving_up.get(step, ()):
+            if one.step < step:  # before the name is used again
                 engine.abort(one.request_id)
         while ahead and ahead[0].step <= step:
-            one = ahead.pop(0)
+            one = ahead.popleft()
             timeout = None if one.expires is None else max(one.expires - step, 0)
             engine.add_request(one.request_id, one.prompt, one.params, priority=one.priority, timeout=timeout, salt=one.salt)
             if one.gives_up == step:

@@ -33,7 +33,7 @@ Observer = Callable[[int, bool], None]
 class CacheStats:
     """What a cache did, in tokens. lifetime: tokens that were asked for between a block's insertion and its eviction, summed."""
 
-    queried_tokens: int = 0  # of prompts that were admitted
+    queried_tokens: int = 0  # of requests that were admitted, again after a preemption
     hit_tokens: int = 0
     queries: int = 0  # admissions
     hits: int = 0  # admissions that found anything

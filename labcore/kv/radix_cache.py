@@ -29,10 +29,11 @@ class Node:
     blocks: list[int]
     parent: Node | None
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    domain: Domain = ANYONE  # of a root
 
 
 class RadixCache:
-    """Matching and inserting cost the tokens that they walk over, evicting the blocks; nothing costs the size of the tree."""
+    """Matching and inserting cost the tokens of the edges that they walk over, evicting the blocks; nothing costs the tree."""
 
     def __init__(self, allocator: BlockAllocator, block_size: int) -> None:
         self.block_size = block_size
@@ -54,13 +55,14 @@ class RadixCache:
         return sum(shared for _, shared in self._walk(token_ids, domain)) * self.block_size
 
     def insert(self, token_ids: Tokens[int], table: list[int], domain: Domain = ANYONE) -> None:
-        node, at = self.roots.setdefault(domain, Node([], [], None)), 0
+        node, at = self.roots.get(domain) or Node([], [], None, domain=domain), 0
         for child, shared in list(self._walk(token_ids, domain)):
             self._kept.exchange(table, at, child.blocks[:shared])
             at += shared
             node = child if shared == len(child.blocks) else self._split(child, shared)
         new = table[at : len(token_ids) // self.block_size]
         if new:
+            self.roots.setdefault(domain, node)  # of a domain that is new, the root
             tokens = list(token_ids[at * self.block_size :])
             if node.parent is not None and not node.children:  # a leaf grows longer
                 node.tokens += tokens
@@ -83,6 +85,8 @@ class RadixCache:
             if len(node.blocks) == 1:
                 assert node.parent is not None
                 del node.parent.children[self._key(node.tokens)]
+                if node.parent.parent is None and not node.parent.children:
+                    del self.roots[node.parent.domain]
             node.blocks.pop()
             del node.tokens[-self.block_size :]
         return count

@@ -79,6 +79,9 @@ def test_a_file_of_requests_is_traced_printed_and_run_again(tmp_path: Path, caps
     assert "copied" in told and "hit 4 tokens" in told and "aborted request-1" in told
     assert main(["replay", str(file), "--execute", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] is True
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join(file.read_text().splitlines(keepends=True)[:4]))  # its writer was stopped
+    assert main(["replay", str(cut), "--execute"]) == 0 and "3 steps: every decision" in capsys.readouterr().out
     file.write_text(file.read_text().replace('"max_chunk_tokens":null', '"max_chunk_tokens":2'))
     assert main(["replay", str(file), "--execute"]) == 1
     assert "step 0: scheduled was" in capsys.readouterr().out

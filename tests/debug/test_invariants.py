@@ -60,3 +60,9 @@ def test_looking_changes_nothing() -> None:
     before = str(report(cache, tables))
     assert str(report(cache, tables)) == before
     cache.check(tables.values())
+
+
+def test_a_block_that_does_not_exist_is_told() -> None:
+    cache, tables = pool()
+    told = report(cache, tables | {"c": [99]})
+    assert "c: holds block 99, which is not in the pool" in told.faults and not told.balanced

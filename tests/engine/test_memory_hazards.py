@@ -16,6 +16,8 @@ from labcore.core.errors import InvalidConfig, InvalidRequest
 from labcore.core.trace import StepRecord
 from labcore.engine.llm import LLM
 from labcore.engine.llm_engine import LLMEngine
+from labcore.engine.model_runner import ModelRunner
+from labcore.engine.plan import Sampled, SchedulerOutput
 from labcore.engine.sampling_params import SamplingParams
 from labcore.lab.equivalence import largest_difference, run, run_alone
 from labcore.model.llama import LlamaModel
@@ -172,6 +174,15 @@ def test_the_urgent_goes_first_and_takes_the_memory_of_others(lab_model: LlamaMo
         ({"priority": 1}, "priority is 1; the policy is fcfs"),
         ({"timeout": -1.0}, "timeout is -1.0"),
         ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": "5"}, "timeout is '5'"),
+        ({"timeout": True}, "timeout is True"),
+        ({"priority": float("nan")}, "priority is nan"),
+        ({"priority": "a"}, "priority is 'a'"),
+        ({"priority": 1.5}, "priority is 1.5"),
+        ({"salt": ["x"]}, "salt is .'x'.; expected a text"),
+        ({"salt": "\ud800"}, "salt is .*expected a text"),
+        ({"name": 7}, "request id is 7; expected a text"),
+        ({"name": "b#1"}, "ends like the name of a further answer"),
         ({"prompt": []}, "the prompt is empty"),
         ({"prompt": [1024]}, "1024 is not an id"),
     ],
@@ -180,12 +191,11 @@ def test_what_cannot_be_is_refused_and_disturbs_nobody(lab_model: LlamaModel, ch
     engine, _ = engine_of(lab_model)
     engine.add_request("a", PROMPT, GREEDY)
     tokens = [token for out in engine.step() for token in out.token_ids]
-    asked = {"name": "b", "prompt": PROMPT, "n": 1, "priority": 0, "timeout": None} | changed
+    asked = {"name": "b", "prompt": PROMPT, "n": 1, "priority": 0, "timeout": None, "salt": ""} | changed
     with pytest.raises(InvalidRequest, match=says):
         params = SamplingParams(max_tokens=6, n=asked["n"])  # type: ignore[arg-type]
-        engine.add_request(
-            asked["name"], asked["prompt"], params, priority=asked["priority"], timeout=asked["timeout"]  # type: ignore[arg-type]
-        )  # fmt: skip
+        how = {name: asked[name] for name in ("priority", "timeout", "salt")}
+        engine.add_request(asked["name"], asked["prompt"], params, **how)  # type: ignore[arg-type]
     engine.check()
     while engine.has_unfinished:
         tokens += [token for out in engine.step() for token in out.token_ids]
@@ -216,3 +226,63 @@ def test_n_answers_are_what_n_seeds_of_their_index_say(lab_model: LlamaModel) ->
     two = LLM(lab_model).generate(PROMPT, replace(params, n=2))
     assert [c.token_ids for c in two] == [c.token_ids for c in three[:2]]
     assert LLM(lab_model).generate(PROMPT, replace(params, n=1))[0].token_ids == three[0].token_ids
+
+
+class _Fails(ModelRunner):
+    """A runner that fails once, before it has done anything."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.__dict__.update(vars(engine.runner))
+        self.failed, engine.runner = False, self
+
+    def execute(self, output: SchedulerOutput) -> list[Sampled]:
+        if output.copies and not self.failed:
+            self.failed = True
+            raise MemoryError
+        return super().execute(output)
+
+
+def test_a_step_that_fails_is_made_up_for_by_the_next(lab_model: LlamaModel) -> None:
+    """Copies that were planned are made, whoever expired is told, and nobody is kept for ever."""
+    now, params = [0.0], SamplingParams(max_tokens=4, n=2, temperature=1.5, seed=4, ignore_eos=True)
+    engine, _ = engine_of(lab_model, prefix_cache="none", clock=lambda: now[0])
+    _Fails(engine)
+    engine.add_request("a", PROMPT[:6], params)
+    outputs = engine.step()
+    engine.add_request("late", PROMPT, GREEDY, timeout=0.0)
+    with pytest.raises(MemoryError):
+        engine.step()
+    engine.check()
+    while engine.has_unfinished:
+        outputs += engine.step()
+        engine.check()
+    assert [out.finish_reason for out in outputs if out.request_id == "late"] == ["timeout"]
+    said = {i: [t for out in outputs if (out.request_id, out.index) == ("a", i) for t in out.token_ids] for i in (0, 1)}
+    alone = run(lab_model, {"a": (PROMPT[:6], params)})
+    assert [said[0], said[1]] == [alone.token_ids["a"], alone.token_ids["a#1"]]
+
+
+def test_nobody_is_preempted_in_vain(lab_model: LlamaModel) -> None:
+    """The urgent one would not fit even without the patient one: that goes on meanwhile."""
+    engine, records = engine_of(lab_model, num_blocks=10, prefix_cache="none", policy="priority", watermark_blocks=0)
+    engine.add_request("first", PROMPT[:20], replace(GREEDY, max_tokens=4), priority=0)
+    engine.add_request("patient", PROMPT[:8], replace(GREEDY, max_tokens=4), priority=1)
+    engine.step()
+    engine.add_request("urgent", PROMPT, replace(GREEDY, max_tokens=4), priority=0)
+    while engine.has_unfinished:
+        engine.step()
+        engine.check()
+    assert [name for record in records for name in record.preempted] == []
+    assert [record.finished for record in records if record.finished] == [("first", "patient"), ("urgent",)]
+
+
+def test_what_has_ended_leaves_nothing_behind(lab_model: LlamaModel) -> None:
+    """Deadlines of requests that ended, and trees of salts whose blocks are gone."""
+    engine, _ = engine_of(lab_model, num_blocks=12)
+    for i in range(200):
+        engine.add_request(str(i), PROMPT[:9], replace(GREEDY, max_tokens=1), timeout=3600.0, salt=f"salt {i}")
+        while engine.has_unfinished:
+            engine.step()
+    assert len(engine.scheduler._deadlines._heap) < 80
+    assert len(engine.cache.prefix_cache.roots) <= 6 and len(engine._requests) == 0  # type: ignore[attr-defined]
+    engine.check()

@@ -14,6 +14,7 @@ from labcore.core.trace import StepRecord
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.trace_file import Trace, read_trace, trace_writer
 from labcore.engine.workload_file import Asked, asked_in, first_difference, perform, read_workload
+from labcore.lab.equivalence import run
 from labcore.lab.soak import Truth, Watched, happen, random_config
 from labcore.model.llama import LlamaModel
 
@@ -45,6 +46,21 @@ def test_one_who_leaves_while_a_step_is_computed_leaves_again(lab_model: LlamaMo
     assert steps[2].aborted == ("a", "a#1") and "abort" in {share.state for share in steps[2].scheduled}
     trace = Trace(model="lab", config=config, steps=steps)
     assert asked_in(trace)[0].leaves == 2 and again(lab_model, trace) == ""
+
+
+def test_an_answer_that_is_left_when_the_first_has_ended_is_given_up_again(lab_model: LlamaModel) -> None:
+    """Its name in the records is a#1, and the request's is a."""
+    config = EngineConfig(cache=CacheConfig(block_size=4, num_blocks=12))
+    params = SamplingParams(max_tokens=9, temperature=1.5, seed=1, n=2)
+    prompt = [5] * 9
+    first, second = (run(lab_model, {"a": (prompt, params)}).token_ids[name][0] for name in ("a", "a#1"))
+    assert first != second
+    ends = SamplingParams(max_tokens=9, temperature=1.5, seed=1, n=2, stop_token_ids=(first,))
+    for what in ({"gives_up": 3}, {"expires": 3}):
+        asked = [Asked(request_id="a", prompt=prompt, params=ends, **what), Asked(request_id="b", prompt=prompt, params=params)]
+        steps = tuple(perform(lab_model, config, asked))
+        assert steps[0].finished == ("a",) and (steps[3].aborted or steps[3].expired) == ("a#1",)
+        assert again(lab_model, Trace(model="lab", config=config, steps=steps)) == ""
 
 
 def test_a_name_that_is_used_again_is_another_request(lab_model: LlamaModel) -> None:
@@ -90,6 +106,8 @@ def test_a_file_of_requests_is_read(tmp_path: Path) -> None:
         ('{"prompt": "a", "step": -1}', "line 1: step is -1"),
         ('{"prompt": "a", "expires": 1.5}', "line 1: expires is 1.5"),
         ('{"prompt": "a", "step": true}', "line 1: step is True"),
+        ('{"prompt": "a", "step": 1000000}', "line 1: step is 1000000"),
+        ('{"prompt": "a", "step": 5, "gives_up": 2}', "line 1: gives_up is 2"),
         ('{"prompt": "a", "n": 0}', "line 1: n is 0"),
         ('{"prompt": "a", "temperature": NaN}', "line 1: temperature is nan"),
         ('{"prompt": "a", "salt": 3}', "line 1: id and salt are texts"),
