@@ -117,11 +117,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert output.scheduled or not self.alive.keys() - late, "something waits or runs, and nothing was scheduled"
         assert sum(s.num_tokens for s in output.scheduled) <= self.scheduler.config.max_num_batched_tokens
         assert not {id(s) for s in output.preempted} & {id(s.sequence) for s in output.scheduled}, "a victim runs"
-        if running and running[0] not in output.preempted:  # none but a more urgent request may take its place
+        urgent = [s.sequence for s in output.scheduled if running and s.sequence.priority < running[0].priority]
+        if running and not urgent:  # none but a more urgent request may take its memory or its budget
             assert running[0].num_computed_tokens > computed[0], "the oldest running sequence did not advance"
-        else:
-            urgent = [s.sequence for s in output.scheduled]
-            assert not running or min(s.priority for s in urgent) < running[0].priority
         self.settle(late, [one.sequence for one in progress])
 
     def settle(self, late: set[str], moved: list[Sequence]) -> None:

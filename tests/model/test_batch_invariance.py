@@ -87,7 +87,7 @@ def alone(model: LlamaModel, tokens: list[int], kv_dtype: str) -> np.ndarray:
 @given(seed=st.integers(0, 2**32))
 def test_logits_do_not_see_the_company(kind: str, kv_dtype: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    isa, threads, block_size = str(rng.choice(ISAS)), int(rng.integers(1, 4)), int(rng.choice([1, 5, 16]))
+    isa, threads, block_size = str(rng.choice(ISAS)), int(rng.integers(1, 4)), int(rng.choice([1, 4, 16]))
     model, one = model_of(kind, isa, threads), model_of(kind, isa, 1)
     prompts = [list(map(int, rng.integers(0, 1024, rng.integers(1, LONGEST)))) for _ in range(rng.integers(1, 5))]
     blocks = list(rng.permutation(sum(-(-len(p) // block_size) for p in prompts) + 3))
