@@ -21,6 +21,7 @@ PROJECTIONS = (
 QKV, ATTENTION, MLP = frozenset(PROJECTIONS[:3]), frozenset(PROJECTIONS[:4]), frozenset(PROJECTIONS[4:])
 KV_DTYPES = ("float32", "int8")
 PREFIX_CACHES = ("none", "radix", "hash")
+PROPOSERS = ("none", "ngram", "draft")
 POLICIES = ("fcfs", "priority", "lpm")
 _MODEL_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
@@ -260,11 +261,39 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeConfig:
+    """Who guesses the next tokens, for a step to verify.
+
+    method:           "none", "ngram" (what followed the last few tokens where they stood before), "draft" (a smaller model).
+    num_draft_tokens: guesses for a sequence in a step, at the most.
+    adaptive:         as many as their measured acceptance pays for; else always the most.
+    min_ngram, max_ngram: tokens that must stand before a guess by "ngram"; longer ones are looked for first.
+    draft_layers:     for "draft" without a model of its own: the first layers of the model itself.
+    """
+
+    method: str = "none"
+    num_draft_tokens: int = 4
+    adaptive: bool = True
+    min_ngram: int = 2
+    max_ngram: int = 4
+    draft_layers: int = 1
+
+    def __post_init__(self) -> None:
+        _one_of(PROPOSERS, self, "method")
+        _at_least(1, self, "num_draft_tokens", "min_ngram", "max_ngram", "draft_layers")
+        if self.min_ngram > self.max_ngram:
+            raise InvalidConfig(f"min_ngram is {self.min_ngram}; expected at most max_ngram, {self.max_ngram}")
+        if not isinstance(self.adaptive, bool):
+            raise InvalidConfig(f"adaptive is {self.adaptive!r}; expected True or False")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """All that an engine is told; `seed` feeds the requests that bring none of their own."""
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     seed: int = 0
 
     def __post_init__(self) -> None:

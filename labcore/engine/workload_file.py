@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import Any
@@ -27,6 +27,7 @@ from labcore.core.config import EngineConfig
 from labcore.core.errors import InvalidTrace, LabError
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine
+from labcore.engine.model_runner import ModelRunner
 from labcore.engine.plan import Sampled, SchedulerOutput
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.sequence import answer_name
@@ -86,8 +87,16 @@ def _asked(entry: Any, name: str) -> Asked:
             )
     if not isinstance(own.get("salt", ""), str) or not isinstance(entry.get("id", ""), str):
         raise ValueError("id and salt are texts")
-    params = SamplingParams(**{field: entry[field] for field in PARAMS if field in entry})
+    params = params_of({field: entry[field] for field in PARAMS if field in entry})
     return Asked(request_id=entry.get("id", name), params=params, **own)
+
+
+def params_of(entry: Mapping[str, Any]) -> SamplingParams:
+    """The parameters that JSON holds: its keys are texts, and those of logit_bias are token ids."""
+    fields, bias = dict(entry), entry.get("logit_bias")
+    if isinstance(bias, dict):
+        fields["logit_bias"] = {int(token): value for token, value in bias.items()}
+    return SamplingParams(**fields)
 
 
 def asked_in(trace: Trace) -> list[Asked]:
@@ -110,7 +119,7 @@ def asked_in(trace: Trace) -> list[Asked]:
             newest |= {answer_name(arrival.request_id, i): len(asked) for i in range(arrival.params["n"])}
             asked.append(
                 Asked(
-                    request_id=arrival.request_id, prompt=list(arrival.prompt), params=SamplingParams(**arrival.params),
+                    request_id=arrival.request_id, prompt=list(arrival.prompt), params=params_of(arrival.params),
                     step=record.step, priority=arrival.priority, salt=arrival.salt,
                 )
             )  # fmt: skip
@@ -122,14 +131,15 @@ def asked_in(trace: Trace) -> list[Asked]:
     return asked
 
 
-class _Leaving:
-    """A runner whose callers may go while it computes."""
+class _Leaving(ModelRunner):
+    """The runner of an engine whose callers may go while it computes."""
 
     def __init__(self, engine: LLMEngine, leaving: dict[int, list[str]]) -> None:
-        self._engine, self._inner, self._leaving = engine, engine.runner, leaving
+        self.__dict__.update(vars(engine.runner))
+        self._engine, self._leaving = engine, leaving
 
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
-        sampled = self._inner.execute(output)
+        sampled = super().execute(output)
         for name in self._leaving.get(self._engine.scheduler.num_steps, ()):
             self._engine.abort(name)
         return sampled
@@ -149,7 +159,7 @@ def perform(model: LlamaModel, config: EngineConfig, asked: Sequence[Asked], num
             leaving.setdefault(one.leaves, []).append(one.request_id)
         if one.gives_up is not None:
             giving_up.setdefault(one.gives_up, []).append(one)
-    engine.runner = _Leaving(engine, leaving)  # type: ignore[assignment]
+    engine.runner = _Leaving(engine, leaving)
     ahead = deque(sorted(asked, key=lambda one: one.step))
     for step in count():
         if not ahead and not engine.has_unfinished and step >= num_steps:

@@ -21,12 +21,12 @@ import numpy as np
 
 from labcore.core.config import CacheConfig
 from labcore.core.trace import StepRecord
-from labcore.engine.model_runner import ModelRunner, build_batch
+from labcore.engine.model_runner import ModelRunner
 from labcore.engine.plan import Progress, Sampled, SchedulerOutput
 from labcore.engine.sampler import sample
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler, by_rank
-from labcore.engine.sequence import FinishReason, Sequence
+from labcore.engine.sequence import FinishReason, Sequence, answer_name
 from labcore.lab.equivalence import all_logits
 from labcore.lab.faults import SOUND, Fault
 from labcore.model.llama import LlamaModel
@@ -245,18 +245,15 @@ def oracle(plan: SchedulerOutput) -> list[Sampled]:
 
 
 def execute(engine: ModelRunner, plan: SchedulerOutput, answers: Answers) -> list[Sampled]:
-    """What the runner does, with every row of logits kept by the name of the answer that goes on from it."""
-    engine.copy_blocks(plan.copies)
-    logits = iter(engine.model.forward(build_batch(plan.scheduled, engine.block_size), engine.kv))
-    sampled: list[Sampled] = []
-    for share in plan.scheduled:
-        row = next(logits).copy() if share.samples else None
-        tokens = [] if row is None else engine._sample(share, row)
-        assert isinstance(tokens, list) and (row is not None or not tokens)
+    """The runner's step; every row of logits is kept by the name of the answer that goes on from it."""
+    sampled = engine.execute(plan)
+    for share, tokens in zip(plan.scheduled, sampled, strict=True):
+        assert isinstance(tokens, list)
         first = share.sequence
-        for index, token in enumerate(tokens, first.index):
-            own = answers.setdefault(f"{first.request_id}#{index}" if index else first.request_id, ([], []))
-            own[0].append(token)
-            own[1].append(row)  # type: ignore[arg-type]
-        sampled.append(tokens)
+        for index in range(first.index, first.index + share.num_samples):
+            name = answer_name(first.request_id, index)
+            own = tokens[index - first.index :][:1] if first.num_forks else tokens
+            ids, rows = answers.setdefault(name, ([], []))
+            ids += own
+            rows += [row.copy() for row in engine.rows[name][: len(own)]]
     return sampled

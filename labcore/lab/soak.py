@@ -22,7 +22,7 @@ from labcore.core.errors import InvalidRequest
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine, RequestOutput
 from labcore.engine.sampling_params import SamplingParams
-from labcore.lab.equivalence import TappedRunner, run
+from labcore.lab.equivalence import rows_of, run
 from labcore.model.llama import LlamaModel
 
 Answers = dict[str, tuple[tuple[int, ...], tuple[bytes, ...]]]  # by index: token ids, and the bits of the logits of each
@@ -74,7 +74,7 @@ class Watched:
         self.counts = Counts(num_workloads=1)
         self.records: list[StepRecord] = []
         self.engine = LLMEngine(model, config, self._observe, clock=lambda: self.now)
-        self._tapped, self._truth = TappedRunner(self.engine), truth
+        self._truth = truth
         self.asked: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
         self._got: dict[str, tuple[list[int], list[bytes]]] = {}
         self._left: dict[str, int] = {}  # answers that have not ended
@@ -136,7 +136,7 @@ class Watched:
             raise Violation(f"an answer to {output.request_id}, which nobody waits for")
         ids, rows = self._got.setdefault(output.name, ([], []))
         ids += output.token_ids
-        rows += [self._tapped.rows[output.name].tobytes()] if output.token_ids else []
+        rows += [row.tobytes() for row in rows_of(self.engine, output)]
         alone_ids, alone_rows = self._truth.of(*self.asked[output.request_id])[output.name[len(output.request_id) :]]
         timely = output.finish_reason != "timeout"
         end = len(alone_ids) if output.finished and timely and output.finish_reason != "kv_exhausted" else len(ids)

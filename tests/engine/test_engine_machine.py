@@ -110,7 +110,6 @@ def test_a_soak_finds_every_fault(lab_model: LlamaModel, name: str, monkeypatch:
         monkeypatch.setattr("labcore.kv.paged_cache.PREFIX_CACHES", {**_caches(), **trees})
     else:
         monkeypatch.setattr("labcore.engine.llm_engine.ModelRunner", CopyForgetsV)
-        monkeypatch.setattr("labcore.lab.equivalence.ModelRunner.copy_blocks", CopyForgetsV.copy_blocks)
     with pytest.raises(Violation, match=r"workload [0-9]+: "):
         soak(lab_model, num_workloads=400)
 
