@@ -96,7 +96,7 @@ def test_a_soak_sees_everything_happen(lab_model: LlamaModel) -> None:
     """What a soak says nothing about because it never came up would be worth nothing."""
     counts = soak(lab_model, seed=100, num_workloads=80)
     assert min(counts.aborted, counts.expired, counts.refused, counts.preemptions, counts.copies, counts.evicted_blocks) > 0
-    assert counts.hit_tokens > 0
+    assert min(counts.hit_tokens, counts.accepted, counts.guesses - counts.accepted) > 0
 
 
 @pytest.mark.parametrize("name", [*FAULTS, "copy that forgets V"])

@@ -126,7 +126,7 @@ def test_a_stop_text_ends_all_at_the_same_place(lab_model: LlamaModel, llm: LLM,
 def test_both_ways_give_the_same_half_character(lab_model: LlamaModel) -> None:
     """A19: two of three bytes of a character, then a stop token: streamed and not, a replacement sign and no less."""
     llm, euro = LLM(lab_model), "€".encode()
-    bias = {token: 100.0 for token in euro[:2]}
+    bias = dict.fromkeys(euro[:2], 100.0)
     params = replace(GREEDY, max_tokens=2, logit_bias=bias, frequency_penalty=2.0)
     [whole] = llm.generate("x", params)
     joined = "".join(out.text for out in llm.stream("x", params))
@@ -235,7 +235,8 @@ BAD: dict[str, list[object]] = {
     "frequency_penalty": [nan, 2.1, -2.1, inf, True], "seed": [-1, 2**64, 1.5, nan, True, "7"],
     "logprobs": [-1, 101, 1.5, True], "prompt_logprobs": [-1, 101, nan, True], "n": [0, -1, 1.5, True, 10**9],
     "max_tokens": [0, -1, 1.5, True, nan], "stop": [("",), ("a", ""), 5, (5,), None], "include_stop": [1, None, "yes"],
-    "ignore_eos": [1, None], "stop_token_ids": [(-1,), (1.5,), (True,), 5, "ab"], "allowed_token_ids": [(), (-1,), "a", 5, (None,)],
+    "ignore_eos": [1, None], "stop_token_ids": [(-1,), (1.5,), (True,), 5, "ab"],
+    "allowed_token_ids": [(), (-1,), "a", 5, (None,)],
     "logit_bias": [{-1: 1.0}, {1: nan}, {1: inf}, {1: "x"}, {"1": 1.0}, {True: 1.0}, [1], {1: 1e5}, {1: True}],
     "choices": [("",), (1,), 5], "regex": [5, None, "(", "[", "a{2", "(?=a)b"],
 }  # fmt: skip
