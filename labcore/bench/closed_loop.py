@@ -62,7 +62,7 @@ def run_closed_loop(
     outcome, prompts = Outcome(), enumerate(workload.prompts(vocab_size))
     stats = scheduler.cache.prefix_cache.stats
     for number, prompt in islice(prompts, workload.num_clients):
-        scheduler.add(_sequence(number, prompt, workload.new_tokens))
+        scheduler.add(greedy_sequence(number, prompt, workload.new_tokens))
     while scheduler.has_unfinished and outcome.num_steps < most_steps:
         plan = scheduler.schedule()
         progress = scheduler.update(plan, execute(plan))
@@ -75,7 +75,7 @@ def run_closed_loop(
             if one.reason is not None:
                 outcome.finished += one.reason is FinishReason.LENGTH
                 if (following := next(prompts, None)) is not None:
-                    scheduler.add(_sequence(*following, workload.new_tokens))
+                    scheduler.add(greedy_sequence(*following, workload.new_tokens))
     outcome.timeouts = workload.num_requests - outcome.finished
     outcome.num_preemptions = scheduler.num_preemptions
     outcome.queries, outcome.hits = stats.queries, stats.hits
@@ -83,7 +83,7 @@ def run_closed_loop(
     return outcome
 
 
-def _sequence(number: int, prompt: list[int], new_tokens: int) -> Sequence:
+def greedy_sequence(number: int, prompt: list[int], new_tokens: int) -> Sequence:
     return Sequence(
         request_id=f"request-{number}", token_ids=prompt, num_prompt_tokens=len(prompt),
         params=SamplingParams(max_tokens=new_tokens, temperature=0.0), seed=number, stop_token_ids=frozenset(),
