@@ -49,7 +49,8 @@ class Ceilings:
     def best(self, again: Ceilings) -> Ceilings:
         """Rate by rate the higher of two measurements: one that others disturbed would make every share look too good."""
         rates = ("read", "copy", "multiply_adds", "int8_dots")
-        return replace(self, **{rate: max(getattr(self, rate) or 0.0, getattr(again, rate) or 0.0) or None for rate in rates})
+        higher: dict[str, Any] = {rate: max(getattr(self, rate) or 0, getattr(again, rate) or 0) or None for rate in rates}
+        return replace(self, **higher)
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
