@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from labcore.bench.closed_loop import greedy_sequence, same_token
 from labcore.bench.harness import Goal, alternate
+from labcore.bench.oracle import same_token, sequence
 from labcore.bench.stamp import stamp
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
@@ -67,7 +67,7 @@ def _overhead(num_running: int, rounds: int) -> dict[str, float]:
             limits = SchedulerConfig(max_num_seqs=num_running, max_num_batched_tokens=num_running * 32)
             scheduler = Scheduler(limits, PagedCache(pool), observer)
             for i in range(num_running):
-                scheduler.add(greedy_sequence(i, [i + 2] * 32, STEPS))
+                scheduler.add(sequence(str(i), [i + 2] * 32, STEPS))
             return _step_seconds(scheduler)
 
         return once
