@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from labcore.bench.oracle import sequence
 from labcore.core.config import CacheConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.model_runner import ModelRunner
@@ -26,7 +27,7 @@ from labcore.engine.plan import Progress, Sampled, SchedulerOutput
 from labcore.engine.sampler import sample
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler, by_rank
-from labcore.engine.sequence import FinishReason, Sequence, answer_name
+from labcore.engine.sequence import Sequence, answer_name
 from labcore.lab.equivalence import all_logits
 from labcore.lab.faults import SOUND, Fault
 from labcore.model.llama import LlamaModel
@@ -228,12 +229,9 @@ def run_cell(
 
 def sequence_of(asked: Asked, setting: Setting) -> Sequence:
     """A request as the scheduler takes it."""
-    return Sequence(
-        request_id=asked.name, token_ids=list(asked.prompt), num_prompt_tokens=len(asked.prompt), num_forks=setting.n - 1,
-        params=asked.params(setting.n), seed=asked.step, stop_token_ids=frozenset(),
-        priority=asked.priority if setting.policy == "priority" else 0, max_length=len(asked.prompt) + asked.max_tokens,
-        length_reason=FinishReason.LENGTH,
-    )  # fmt: skip
+    priority = asked.priority if setting.policy == "priority" else 0
+    more = {"params": asked.params(setting.n), "seed": asked.step, "num_forks": setting.n - 1, "priority": priority}
+    return sequence(asked.name, list(asked.prompt), asked.max_tokens, **more)
 
 
 def oracle(plan: SchedulerOutput) -> list[Sampled]:
