@@ -12,8 +12,9 @@ from dataclasses import replace
 from threading import Event
 
 from labcore.cli.generate import add_model_arguments, sampling_params
-from labcore.core.config import CacheConfig, EngineConfig, SpeculativeConfig
+from labcore.core.config import CacheConfig, EngineConfig
 from labcore.core.errors import InvalidRequest, LabError, NumericalError
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.engine.llm_engine import LLMEngine
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.registry import get_backend

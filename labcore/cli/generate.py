@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import Any
 
-from labcore.core.config import PROPOSERS, CacheConfig, EngineConfig, SchedulerConfig, SpeculativeConfig
+from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest
+from labcore.core.speculative_config import PROPOSERS, SpeculativeConfig
 from labcore.engine.llm import LLM, Prompt
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.registry import get_backend

@@ -8,8 +8,9 @@ import sys
 from typing import Any
 
 from labcore.cli.generate import add_model_arguments, sampling_params
-from labcore.core.config import POLICIES, PREFIX_CACHES, CacheConfig, EngineConfig, SchedulerConfig, SpeculativeConfig
+from labcore.core.config import POLICIES, PREFIX_CACHES, CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidTrace
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.engine.trace_file import VERSION, trace_writer
 from labcore.engine.workload_file import Asked, perform, read_workload
 from labcore.kernels.registry import get_backend

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO, get_args, get_origin, get_type_hints
 
-from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig, SpeculativeConfig
+from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidConfig, InvalidTrace
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
 from labcore.engine.llm_engine import LLMEngine
 from labcore.loaders.tokenizer import Tokenizer

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from labcore.core.config import POLICIES, PREFIX_CACHES, CacheConfig, EngineConfig, SchedulerConfig, SpeculativeConfig
+from labcore.core.config import POLICIES, PREFIX_CACHES, CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine, RequestOutput
 from labcore.engine.sampling_params import SamplingParams

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig, SpeculativeConfig
+from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidConfig, NumericalError
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.engine.llm_engine import LLMEngine
 from labcore.engine.plan import Draft
 from labcore.engine.sampling_params import SamplingParams

@@ -7,8 +7,9 @@ wherever the model's K and V are right, so are its own, and a prefix found in th
 
 from __future__ import annotations
 
-from labcore.core.config import CacheConfig, SpeculativeConfig
+from labcore.core.config import CacheConfig
 from labcore.core.errors import InvalidConfig
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.engine.model_runner import ModelRunner, Piece
 from labcore.engine.plan import NO_DRAFT, Draft, SchedulerOutput
 from labcore.engine.sampler import GUESS, Place

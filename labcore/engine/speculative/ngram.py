@@ -9,7 +9,7 @@ It costs a few lookups a token and no model. It is right where an answer repeats
 
 from __future__ import annotations
 
-from labcore.core.config import SpeculativeConfig
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.engine.plan import Draft, SchedulerOutput
 from labcore.engine.sequence import Sequence
 from labcore.engine.speculative.draft_length import draft_length, followed

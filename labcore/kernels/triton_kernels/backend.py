@@ -27,6 +27,7 @@ from labcore.kernels.triton_kernels.rope import rope
 from labcore.kernels.triton_kernels.silu_and_mul import silu_and_mul
 from labcore.kernels.triton_kernels.softmax import softmax
 from labcore.kernels.triton_kernels.store_kv import store_kv
+from labcore.kernels.triton_kernels.topk_softmax import topk_softmax
 
 REMEMBERED = 16  # index arrays on the device: a step has eight, and each layer asks for them again
 
@@ -82,6 +83,10 @@ class TritonBackend(TorchBackend):
             q, kv, *map(self._ids, indices), scale=scale, max_query_len=int(queries.max(initial=0)),
             max_context_len=int(batch.positions.max(initial=0)) + 1,
         )  # fmt: skip
+
+    def topk_softmax(self, router_logits: Tensor, k: int, renormalize: bool) -> tuple[Tensor, np.ndarray]:
+        weights, ids = topk_softmax(router_logits, k, renormalize)
+        return weights, ids.cpu().numpy()
 
     def _ids(self, ids: np.ndarray) -> Tensor:
         """The array on the device: moved once, not once a layer, and known again by what it holds."""
