@@ -11,9 +11,10 @@ in any order of arrival, after any preemption. Everything here is float64: the l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from labcore.engine.philox import uniform
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.sequence import Sequence
 
+KERNEL_RULES = {"temperature": np.float64, "top_k": np.int64, "top_p": np.float64, "min_p": np.float64}
 CHOICE, GUESS, COIN = range(3)  # streams of random numbers: the token itself, a draft model's guess at it, whether that stands
 
 
@@ -194,11 +196,12 @@ def _law(row: np.ndarray, params: SamplingParams, changed: dict[int, float]) -> 
 
 
 class Sampler:
-    """Chooses all tokens of a step at once. backend: may bring `draw_rows` and `law_rows` of its own."""
+    """Chooses all tokens of a step at once. backend: may bring `draw` and `law` for rows of float32 (see NativeBackend)."""
 
-    def __init__(self, backend: object = None) -> None:
-        self._draw_rows = getattr(backend, "draw_rows", draw_rows)
-        self._law_rows = getattr(backend, "law_rows", law_rows)
+    def __init__(self, backend: Any = None) -> None:
+        native = hasattr(backend, "draw")
+        self._draw_rows = _by(backend.draw) if native else draw_rows
+        self._law_rows = _by(backend.law) if native else law_rows
 
     def choose(self, logits: np.ndarray, places: Tokens[Place]) -> list[int | NumericalError]:
         """A token for each place, or why there is none. logits: (num_rows, vocab_size)."""
@@ -251,6 +254,19 @@ class Sampler:
             rows = rows.copy() if rows is logits else rows
             rows[list(masks)] = list(masks.values())
         return rows, [place.params for place in places], changed
+
+
+def _by(kernel: Callable[..., np.ndarray]) -> Callable[..., Any]:
+    """A kernel of a backend, called as `draw_rows` and `law_rows` are."""
+
+    def call(rows: np.ndarray, params: Tokens[SamplingParams], changed: Tokens[dict[int, float]], *u: Tokens[float]) -> Any:
+        rules = [np.array([getattr(own, name) for own in params], kind) for name, kind in KERNEL_RULES.items()]
+        starts = np.cumsum([0, *map(len, changed)])
+        ids = np.fromiter((token for edit in changed for token in edit), np.int64, starts[-1])
+        values = np.fromiter((value for edit in changed for value in edit.values()), np.float64, starts[-1])
+        return kernel(rows, *rules, *map(np.array, u), starts, ids, values)
+
+    return call
 
 
 def _checked(best: int, logits: np.ndarray, place: Place) -> int | NumericalError:
