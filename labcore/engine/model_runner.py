@@ -11,7 +11,7 @@ import numpy as np
 from labcore.core.config import CacheConfig
 from labcore.core.errors import NumericalError
 from labcore.engine.philox import uniform
-from labcore.engine.plan import Draft, Sampled, ScheduledSequence, SchedulerOutput
+from labcore.engine.plan import NO_DRAFT, Draft, Sampled, ScheduledSequence, SchedulerOutput
 from labcore.engine.proposer import NoProposer, Proposer
 from labcore.engine.sampler import CHOICE, COIN, Logprobs, Place, Sampler, logprobs_of
 from labcore.engine.sequence import Sequence, answer_name
@@ -69,10 +69,7 @@ class ModelRunner:
             return []
         self.copy_blocks(output.copies)
         drafts = self.proposer.propose(output)
-        pieces = [
-            Piece.of(share.sequence, share.num_tokens - share.num_draft, share.samples, draft.tokens)
-            for share, draft in zip(output.scheduled, drafts, strict=True)
-        ]
+        pieces = pieces_of(output.scheduled, drafts)
         logits = self.forward(pieces)
         ends = list(accumulate(len(piece.rows) for piece in pieces))
         for piece, end in zip(pieces, ends, strict=True):
@@ -81,7 +78,7 @@ class ModelRunner:
 
     def forward(self, pieces: Tokens[Piece]) -> np.ndarray:
         """Compute all pieces in one batch; the wanted rows of logits, end to end: (num_rows, vocab_size)."""
-        return self.model.forward(build_batch(pieces, self.block_size), self.kv)
+        return self.model.forward(batch_of(pieces, self.block_size), self.kv)
 
     def copy_blocks(self, copies: Tokens[Copy]) -> None:
         """Copy whole blocks, every layer, K and V, all slots: whatever part of them is written next."""
@@ -153,7 +150,20 @@ def _score_prompt(piece: Piece, logits: np.ndarray) -> None:
                 scored.append(logprobs_of(row, sequence.token_ids[position], num_top))
 
 
-def build_batch(pieces: Tokens[Piece], block_size: int) -> ForwardBatch:
+def pieces_of(scheduled: Tokens[ScheduledSequence], drafts: Tokens[Draft]) -> list[Piece]:
+    """The shares of a step, each with the guesses of its draft."""
+    return [
+        Piece.of(share.sequence, share.num_tokens - share.num_draft, share.samples, draft.tokens)
+        for share, draft in zip(scheduled, drafts, strict=True)
+    ]
+
+
+def build_batch(scheduled: Tokens[ScheduledSequence], block_size: int) -> ForwardBatch:
+    """The shares of a step without drafts, as one batch."""
+    return batch_of(pieces_of(scheduled, [NO_DRAFT] * len(scheduled)), block_size)
+
+
+def batch_of(pieces: Tokens[Piece], block_size: int) -> ForwardBatch:
     """The pieces of a step laid end to end: nothing padded."""
     token_ids: list[int] = []
     positions: list[int] = []

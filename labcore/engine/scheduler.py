@@ -47,8 +47,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         proposer: Proposer | None = None,
     ) -> None:
-        """observer: called with each step's record, after its books are closed. clock: what deadlines are compared with.
-        proposer: says how many guesses a sequence gets; the runner asks the same one which."""
+        """observer: called with each step's record. clock: of deadlines. proposer: says how many guesses a sequence gets."""
         self.config, self.cache = config, cache
         self.proposer: Proposer = proposer or NoProposer()
         self.waiting: list[Sequence] = []  # both by rank, the first first
@@ -69,7 +68,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a request. Raises InvalidRequest, naming the numbers, if it can never run; then nothing has changed."""
-        refuse(sequence, self.live, self.cache, self.config)
+        self._refuse(sequence)
         sequence.arrival = self._num_arrived
         self._num_arrived += 1
         insort(self.waiting, sequence, key=by_rank)
@@ -119,10 +118,8 @@ class Scheduler:
         for one in progress:
             if one.reason is not None:
                 self._finish(one.sequence, one.reason)
-        idle_reason = ""
-        if not output.scheduled:
-            self.num_empty_steps += 1
-            idle_reason = "no waiting request fits" if self.has_unfinished else "nothing to do"
+        idle_reason = "" if output.scheduled else "no waiting request fits" if self.has_unfinished else "nothing to do"
+        self.num_empty_steps += not output.scheduled
         step, self.num_steps = self.num_steps, self.num_steps + 1
         self._recorder.closed(step, output, len(self.waiting), len(self.running), idle_reason)
         return [*(Progress(sequence, 0, (), FinishReason.TIMEOUT) for sequence in expired), *progress]
@@ -149,6 +146,9 @@ class Scheduler:
             assert 0 <= s.num_computed_tokens <= len(s.token_ids) <= s.max_length, f"{s.name}: counters out of order"
             assert len(s.block_table) >= self.cache.blocks_for(len(s.token_ids) - 1), f"{s.name}: a known token lacks a block"
         self.cache.check(s.block_table for s in self.running)
+
+    def _refuse(self, sequence: Sequence) -> None:
+        refuse(sequence, self.live, self.cache, self.config)
 
     def _expire(self) -> None:
         """End the requests whose deadline has passed."""
@@ -196,7 +196,7 @@ class Scheduler:
                     return False
 
     def _victim(self) -> Sequence:
-        """The youngest: never one already scheduled in this step, since those are all older than the one that needs room."""
+        """The youngest: never one already scheduled in this step, since those are older than the one that needs room."""
         return self.running[-1]
 
     def _match(self, sequence: Sequence) -> list[int]:
