@@ -98,7 +98,7 @@ class Scheduler:
             if sequence in yielded or not self._admit(sequence):
                 break
             share = self._share(sequence, budget, 0, preempts=False)
-            self._copies += self.cache.reserve(sequence.block_table, *share.draft_span)
+            self._copies += self.cache.reserve(sequence.block_table, *share.draft_span) if share.num_draft else []
             if share.num_tokens or share.samples:
                 scheduled.append(share)
                 budget -= share.num_tokens
