@@ -1,7 +1,9 @@
 """What an answer may be: anything, one of some texts, or whatever matches a pattern; as the tokens allowed at each place.
 
 A pattern becomes an automaton over the vocabulary (Willard & Louf 2023), by the package outlines-core. Its state belongs to the
-sequence: a number.
+sequence: a number. The automaton prefers the first alternative of a pattern, as a search does: behind `a` of `a|ab` it would be
+done. So the end of the text is made a part of the pattern, and, since an automaton that asks for the end must have begun, so is a
+byte before the text, which is no part of the answer.
 
     >>> constraint = constraint_of(SamplingParams(choices=("yes", "no")), LabTokenizer())
     >>> sorted(map(bytes, constraint.allowed(constraint.start) ...      # doctest: +SKIP
@@ -33,16 +35,20 @@ class Pattern:
             raise InvalidRequest("regex and choices need the package outlines-core; run `pip install outlines-core`")
         if not tokenizer.eos_token_ids:
             raise InvalidRequest("regex and choices need a token that ends a text; this model has none")
+        self._before = tokenizer.vocab_size  # the id of the byte before the text
         try:
-            self._index = Index(regex, _vocabulary(tokenizer))  # type: ignore[arg-type]
+            Index(regex, Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))  # what is no pattern says so by itself
+            self._index = Index(f"\x02(?:{regex})\\z", _vocabulary(tokenizer))  # type: ignore[arg-type]
         except ValueError as error:
             raise InvalidRequest(f"regex is {regex!r}, which cannot be used: {error}") from None
-        self.start: int = self._index.get_initial_state()
-        if not self._index.get_allowed_tokens(self.start):
+        start = self._index.get_next_state(self._index.get_initial_state(), self._before)
+        if start is None or not len(self.allowed(start)):
             raise InvalidRequest(f"regex is {regex!r}, which no text of this vocabulary matches")
+        self.start = int(start)
 
-    def allowed(self, state: int) -> np.ndarray | None:
-        return np.sort(np.array(self._index.get_allowed_tokens(state), np.int64))
+    def allowed(self, state: int) -> np.ndarray:
+        allowed = np.sort(np.array(self._index.get_allowed_tokens(state), np.int64))
+        return allowed[allowed < self._before]
 
     def next(self, state: int, token: int) -> int:
         following = self._index.get_next_state(state, token)
@@ -66,4 +72,5 @@ def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     for token in range(tokenizer.vocab_size):
         if not tokenizer.is_special(token) and (piece := tokenizer.token_bytes(token)):
             ids.setdefault(piece, []).append(token)
+    ids.setdefault(b"\x02", []).append(tokenizer.vocab_size)
     return Vocabulary(min(tokenizer.eos_token_ids), ids)

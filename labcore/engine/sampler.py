@@ -224,7 +224,8 @@ class Sampler:
         laws = []
         for place, law in zip(places, self._law_rows(*self._ruled(logits, places)), strict=True):
             checked = _checked(best[place.row], logits, place)
-            laws.append(checked if isinstance(checked, NumericalError) else _nothing_left(place) if law is None else law)
+            nothing = law is None or np.isnan(law[0])  # a kernel has no None, and says it by NaN
+            laws.append(checked if isinstance(checked, NumericalError) else _nothing_left(place) if nothing else law)
         return laws
 
     def guesses(self, logits: np.ndarray, places: Tokens[Place]) -> list[tuple[int, np.ndarray | None]]:
@@ -260,7 +261,9 @@ def _by(kernel: Callable[..., np.ndarray]) -> Callable[..., Any]:
     """A kernel of a backend, called as `draw_rows` and `law_rows` are."""
 
     def call(rows: np.ndarray, params: Tokens[SamplingParams], changed: Tokens[dict[int, float]], *u: Tokens[float]) -> Any:
-        rules = [np.array([getattr(own, name) for own in params], kind) for name, kind in KERNEL_RULES.items()]
+        numbers = {name: [getattr(own, name) for own in params] for name in KERNEL_RULES}
+        numbers["top_k"] = [min(k, rows.shape[1]) for k in numbers["top_k"]]  # Python's numbers may be larger than a kernel's
+        rules = [np.array(numbers[name], kind) for name, kind in KERNEL_RULES.items()]
         starts = np.cumsum([0, *map(len, changed)])
         ids = np.fromiter((token for edit in changed for token in edit), np.int64, starts[-1])
         values = np.fromiter((value for edit in changed for value in edit.values()), np.float64, starts[-1])

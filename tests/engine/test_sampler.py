@@ -9,7 +9,7 @@ from support import Request, alone, run_engine
 
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest, NumericalError
-from labcore.engine.sampler import probabilities, sample, uniform
+from labcore.engine.sampler import NOTHING, Context, Place, Sampler, draw, law_of, probabilities, sample, uniform
 from labcore.engine.sampling_params import SamplingParams
 from labcore.model.llama import LlamaModel
 
@@ -115,3 +115,43 @@ def test_bad_parameters_name_the_field(field: str, value: object) -> None:
     """A17, A21: a NaN passes "x < lo or x > hi"; it must not pass here."""
     with pytest.raises(InvalidRequest, match=f"^{field} is "):
         SamplingParams(**{field: value})  # type: ignore[arg-type]
+
+
+class Kernels:
+    """The contract of a backend that draws: arrays in, arrays out; -1 and NaN where nothing may be chosen."""
+
+    def law(self, rows: np.ndarray, *rules: np.ndarray) -> np.ndarray:
+        (temperature, top_k, top_p, min_p), (starts, ids, values) = rules[:4], rules[-3:]
+        assert (rows.dtype, temperature.dtype, top_k.dtype, values.dtype) == (np.float32, np.float64, np.int64, np.float64)
+        laws = np.full(rows.shape, np.nan)
+        for i, row in enumerate(rows.astype(np.float64)):
+            row[ids[starts[i] : starts[i + 1]]] = values[starts[i] : starts[i + 1]]
+            if np.isfinite(row.max()):
+                own = SamplingParams(temperature=temperature[i], top_k=top_k[i], top_p=top_p[i], min_p=min_p[i])
+                laws[i] = law_of(row, own)
+        return laws
+
+    def draw(self, rows: np.ndarray, *rules: np.ndarray) -> np.ndarray:
+        laws = self.law(rows, *rules)
+        return np.array([-1 if np.isnan(law[0]) else draw(law, u) for law, u in zip(laws, rules[4], strict=True)])
+
+
+def test_a_backend_that_draws_is_asked_the_same() -> None:
+    """Through its arrays come the same tokens and laws: all rules, a top_k past the numbers of a kernel, all tokens banned, NaN."""
+    rng = np.random.default_rng(3)
+    logits = rng.standard_normal((7, 12)).astype(np.float32)
+    logits[5, 4] = np.nan
+    everything, said = Context(banned=frozenset(range(12))), Context(prompt=[1, 2], output=[2, 2, 5])
+    some = Context(allowed=np.array([3, 4, 7]))
+    ruled = SamplingParams(repetition_penalty=1.5, presence_penalty=0.5, logit_bias={5: 2.0}, top_p=0.8, min_p=0.05)
+    asked = [
+        (0, SamplingParams(top_k=2**63), NOTHING), (1, ruled, said), (2, SamplingParams(top_k=3), some), (3, ruled, everything),
+        (4, SamplingParams(temperature=0.0, presence_penalty=1.0), said), (5, ruled, said), (6, SamplingParams(top_k=10**30), some),
+    ]  # fmt: skip
+    places = [Place(row, params, context, u=float(rng.random()), position=9) for row, params, context in asked]
+    plain, kernels = Sampler(), Sampler(Kernels())
+    for own, other in zip(plain.choose(logits, places), kernels.choose(logits, places), strict=True):
+        assert own == other if isinstance(own, int) else str(own) == str(other)
+    for i, (own, other) in enumerate(zip(plain.laws(logits, places), kernels.laws(logits, places), strict=True)):
+        assert isinstance(own, NumericalError) == isinstance(other, NumericalError) == (i in (3, 5))
+        assert str(own) == str(other) if isinstance(own, NumericalError) else np.array_equal(own, other)

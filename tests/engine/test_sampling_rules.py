@@ -12,6 +12,7 @@ import pytest
 
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest
+from labcore.engine.constraint import constraint_of
 from labcore.engine.detokenizer import Detokenizer
 from labcore.engine.llm import LLM
 from labcore.engine.llm_engine import LLMEngine
@@ -238,7 +239,7 @@ BAD: dict[str, list[object]] = {
     "ignore_eos": [1, None], "stop_token_ids": [(-1,), (1.5,), (True,), 5, "ab"],
     "allowed_token_ids": [(), (-1,), "a", 5, (None,)],
     "logit_bias": [{-1: 1.0}, {1: nan}, {1: inf}, {1: "x"}, {"1": 1.0}, {True: 1.0}, [1], {1: 1e5}, {1: True}],
-    "choices": [("",), (1,), 5], "regex": [5, None, "(", "[", "a{2", "(?=a)b"],
+    "choices": [("",), (1,), 5], "regex": [5, None, "(", "[", "a{2", "(?=a)b", "a)(b", "a|b)|(c"],
 }  # fmt: skip
 
 
@@ -266,3 +267,36 @@ def test_conflicts_are_refused(fields: dict[str, Any], says: str) -> None:
 def test_a_field_that_is_none_is_refused() -> None:
     with pytest.raises(TypeError, match="top_q"):
         SamplingParams(top_q=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("fields", "answers"),
+    [
+        ({"choices": ("a", "ab")}, ["a", "ab"]),
+        ({"choices": ("ab", "a", "abc", "b")}, ["a", "ab", "abc", "b"]),
+        ({"choices": ("there", "the")}, ["the", "there"]),
+        ({"choices": ("yes", "yes, but later", "no")}, ["no", "yes", "yes, but later"]),
+        ({"choices": ("a.c", "a|b", "(", "é\n", "\x02", "\x02\x02")}, ["a.c", "a|b", "(", "é\n", "\x02", "\x02\x02"]),
+        ({"regex": "a|ab|abc"}, ["a", "ab", "abc"]),
+        ({"regex": "[01]{1,2}([.][01])?"}, [f"{a}{b}" for a in ("0", "1", "00", "01", "10", "11") for b in ("", ".0", ".1")]),
+        ({"regex": "(x|xy)?z?"}, ["", "x", "xy", "z", "xz", "xyz"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_answer_that_matches_can_come_and_no_other(llm: LLM, fields: dict[str, Any], answers: list[str]) -> None:
+    """All texts that the masks let through, walked token by token, are all texts that match; a token may come exactly if one
+    of these goes on so."""
+    tokenizer = llm.model.tokenizer
+    constraint = constraint_of(SamplingParams(**fields), tokenizer)
+    wanted = {answer.encode() for answer in answers}
+    pieces = {token: tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size) if not tokenizer.is_special(token)}
+    ends, met, open_ = tokenizer.eos_token_ids, set(), [(b"", constraint.start)]
+    while open_:
+        said, state = open_.pop()
+        allowed = set(constraint.allowed(state).tolist())
+        going_on = {t for t, piece in pieces.items() if piece and any(answer.startswith(said + piece) for answer in wanted)}
+        assert allowed - ends == going_on, f"behind {said!r}"
+        assert bool(allowed & ends) == (said in wanted), f"behind {said!r}"
+        met |= {said} & wanted
+        open_ += [(said + pieces[token], constraint.next(state, token)) for token in going_on]
+    assert met == wanted
