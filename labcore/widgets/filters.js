@@ -21,7 +21,7 @@ function buildFilters(stage, model, to) {
     fill.style.width = `${(100 * mass) / widest}%`;
     const kind = `${gone ? " filter-gone" : ""}${chosen ? " filter-chosen" : ""}`;
     return make("div", { class: `filter-line${kind}` }, make("span", { class: "filter-piece", title: label }, label),
-      make("span", { class: "filter-track" }, outline, fill), make("small", {}, gone ? "×" : percent(mass)));
+      make("span", { class: "filter-track" }, fill, outline), make("small", {}, gone ? "×" : percent(mass)));
   }
 
   function drawLines({ labels, laws, kept, others, chosen }, rule) {

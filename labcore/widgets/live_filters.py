@@ -15,7 +15,7 @@ from labcore.engine.sampling_params import SamplingParams
 from labcore.widgets.filters import entropy
 from labcore.widgets.live import Live, setting, visible
 
-BEFORE, AFTER, WIDE = "#8a929d", "#56b4e9", 16  # em of a bar of 100%, for the widest
+AFTER = "#56b4e9"
 
 
 class LiveFilters(Live):
@@ -36,19 +36,21 @@ class LiveFilters(Live):
         law = probabilities(self._logits, SamplingParams(**chosen))
         widest = max(self._own.max(), law.max())
         lines = "".join(
-            f"<tr><th scope=row style='text-align: right'>{piece}</th><td>{_bar(self._own[token], law[token], widest)}</td>"
+            f"<tr><th scope=row style='text-align: right'>{piece}</th>"
+            f"<td style='width: 100%'>{_bar(self._own[token], law[token], widest)}</td>"
             f"<td style='text-align: right'>{f'{law[token]:.1%}' if law[token] else '×'}</td></tr>"
             for token, piece in zip(self._shown, self._pieces, strict=True)
         )
         left, moved = int(np.count_nonzero(law)), np.abs(law - self._own).sum() / 2
         yield (
-            f"<table>{lines}</table><div>{left:,} of {len(law):,} tokens left; entropy {entropy(law):.2f} bits, of the model "
-            f"{entropy(self._own):.2f}; total variation from the model's law {moved:.3f}</div>"
+            f"<table style='width: 100%; max-width: 34em'>{lines}</table><div>{left:,} of {len(law):,} tokens left; "
+            f"entropy {entropy(law):.2f} bits, of the model {entropy(self._own):.2f}; "
+            f"total variation from the model's law {moved:.3f}</div>"
         )
 
 
 def _bar(before: float, after: float, widest: float) -> str:
-    outline, fill = (f"{WIDE * mass / widest:.2f}em" for mass in (before, after))
-    inner = f"<div style='width: {fill}; height: 0.9em; background: {AFTER}'></div>"
-    frame = f"box-sizing: border-box; width: {outline}; margin-top: -0.9em; height: 0.9em; border: 1px dashed {BEFORE}"
-    return f"<div style='width: {WIDE}em'>{inner}<div style='{frame}'></div></div>"
+    """after as a bar, and before as an outline over it."""
+    outline, fill = (f"{100 * mass / widest:.1f}%" for mass in (before, after))
+    frame = f"box-sizing: border-box; width: {outline}; margin-top: -0.9em; height: 0.9em; border: 1px dashed currentColor"
+    return f"<div style='width: {fill}; height: 0.9em; background: {AFTER}'></div><div style='{frame}'></div>"
