@@ -11,6 +11,7 @@ from math import pi
 
 from labcore.core.checks import at_least, one_of, positive
 from labcore.core.errors import InvalidConfig
+from labcore.core.speculative_config import SpeculativeConfig
 
 MAX_MODEL_LEN = 1 << 20
 MAX_BLOCKS = 1 << 22
@@ -289,6 +290,7 @@ class EngineConfig:
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -14,10 +14,13 @@ Source: Touvron et al. 2023 (LLaMA); weights are named as in Hugging Face's `Lla
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
 from labcore.core.config import CacheConfig, ModelConfig, MoEConfig
+from labcore.core.errors import InvalidConfig
 from labcore.kernels.api import (
     Array,
     Backend,
@@ -66,9 +69,22 @@ class LlamaModel:
             cos=weights["rope.cos"],
             sin=weights["rope.sin"],
         )
-        make = getattr(backend, "decoder_forward", None)
-        whole: DecoderForward | None = make(config, self.weights) if make else None
-        self._forward = whole or self.forward_by_operators
+        self._forward = self._fastest()
+
+    def _fastest(self) -> DecoderForward:
+        make = getattr(self.backend, "decoder_forward", None)
+        whole: DecoderForward | None = make(self.config, self.weights) if make else None
+        return whole or self.forward_by_operators
+
+    def first_layers(self, num_layers: int) -> LlamaModel:
+        """The model without its other layers, on the same weights. Raises InvalidConfig if it has no more than these."""
+        if not 1 <= num_layers < self.config.num_layers:
+            raise InvalidConfig(f"{num_layers} first layers of {self.config.num_layers}; expected at least 1, and not all")
+        part = copy(self)
+        part.config = replace(self.config, num_layers=num_layers, name=f"{self.config.name}[:{num_layers}]")
+        part.weights = replace(self.weights, layers=self.weights.layers[:num_layers])
+        part._forward = part._fastest()
+        return part
 
     def new_kv_cache(self, cache: CacheConfig) -> Array:
         """A pool for this model: (layer, k|v, block, kv_head, slot, head_dim); in int8 as `Backend.new_kv_cache` says."""

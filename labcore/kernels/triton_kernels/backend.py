@@ -57,11 +57,10 @@ class TritonBackend(TorchBackend):
             raise InvalidConfig("the triton backend has no int8 KV pool; expected a float one, or another backend")
         return super().new_kv_cache(shape, dtype)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return rms_norm(x, weight, eps)
-
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, weight, eps)
+    rms_norm = staticmethod(rms_norm)
+    add_rms_norm = staticmethod(add_rms_norm)
+    silu_and_mul = staticmethod(silu_and_mul)
+    softmax = staticmethod(softmax)
 
     def rope(self, x: Tensor, positions: np.ndarray, cos: Tensor, sin: Tensor) -> Tensor:
         check_ids("position", positions, len(cos))
@@ -84,12 +83,6 @@ class TritonBackend(TorchBackend):
             q, kv, *map(self._ids, indices), scale=scale, max_query_len=int(queries.max(initial=0)),
             max_context_len=int(batch.positions.max(initial=0)) + 1,
         )  # fmt: skip
-
-    def silu_and_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return silu_and_mul(gate, up)
-
-    def softmax(self, x: Tensor) -> Tensor:
-        return softmax(x)
 
     def topk_softmax(self, router_logits: Tensor, k: int, renormalize: bool) -> tuple[Tensor, np.ndarray]:
         weights, ids = topk_softmax(router_logits, k, renormalize)
