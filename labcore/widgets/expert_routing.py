@@ -11,7 +11,7 @@ import numpy as np
 
 from labcore.core.errors import InvalidConfig
 from labcore.model.expert_load import Routing, balance
-from labcore.widgets.replay import Replay, joined, listed
+from labcore.widgets.replay import Replay, listed
 
 CAPTION = (
     "A step is a layer. A box is a token: its piece of the text, and the numbers of its experts, the best one first and in its "
@@ -22,9 +22,6 @@ CAPTION = (
 
 class ExpertRouting(Replay):
     """The experts of every token, and their load, in each layer."""
-
-    _esm = joined("player.js", "expert_routing.js")
-    _css = joined("replay.css", "expert_routing.css")
 
     def __init__(self, routing: Routing, pieces: Sequence[str], *, link: str = "experts", caption: str = CAPTION) -> None:
         """pieces: the text of each token. InvalidConfig: another number of them than tokens."""

@@ -54,8 +54,16 @@ cached = LLM("lab", config=EngineConfig(cache=CacheConfig(block_size=4, num_bloc
 witness = TreeWitness(cached.engine.cache.prefix_cache)
 for prompt in ("once upon a time", "once upon a town", "once upon a time"):
     _ = cached.generate(prompt, SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))
-tree = TreeGrowth(trace_of(cached.engine, grown), witness)"""
-KINDS = ("life", "pool", "shapes", "bytes", "walk", "timeline", "mixed", "tree")
+tree = TreeGrowth(trace_of(cached.engine, grown), witness)
+
+from labcore.lab.equivalence import all_logits
+from labcore.model.expert_load import RoutingLog
+from labcore.widgets.expert_routing import ExpertRouting
+sparse = LLM("lab-moe").model
+sparse.router_observer = log = RoutingLog(sparse.backend.to_numpy)
+_ = all_logits(sparse, [1, 2, 3])
+experts = ExpertRouting(log.routing(sparse.config.moe), ["one", "two", "three"])"""
+KINDS = ("life", "pool", "shapes", "bytes", "walk", "timeline", "mixed", "tree", "experts")
 READY = "window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session?.kernel?.status == 'idle'"
 RUN_ALL = "() => void window.jupyterapp.commands.execute('notebook:run-all-cells')"
 NOTEBOOK = "window.jupyterapp.shell.currentWidget.content"
@@ -69,7 +77,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, Pa
         "live": [LIVE],
         "replay": [
             RUN, "life", "pool", "print('step', life.step)", "shapes", "moved", "walk", "print(moved.step, walk.step)",
-            "lines", "steps", "tree",
+            "lines", "steps", "tree", "experts",
         ],
         "stored": [RUN, "life"],
     }.items():  # fmt: skip
@@ -129,7 +137,7 @@ def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any,
     for keys in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter", "End"):  # in the notebook they would select and edit cells
         page.keyboard.press(keys)
     assert pool.locator(".pool-chosen").inner_text().startswith("Block 1: ")
-    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 11]
+    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 12]
     assert page.evaluate(f"{NOTEBOOK}.activeCellIndex") == active + 1  # a click selects the cell that it is in
     assert (page.evaluate("location.href"), life.locator(".replay-link").count()) == (address, 0)
     page.evaluate(f"{NOTEBOOK}.activeCellIndex = 3")
@@ -154,6 +162,10 @@ def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any,
         page.keyboard.press("ArrowLeft")
         _, at, _, last = shown.locator(".replay-counter").inner_text().split()
         assert int(at) == int(last) - 1
+    routing = page.locator(".replay-experts")
+    routing.locator(".moe-token").nth(2).click()
+    page.keyboard.press("ArrowRight")
+    assert routing.locator(".moe-chosen b").inner_text().startswith("layer 1: ")
     for theme in ("Light", "Dark"):
         page.evaluate(f"() => void window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
         page.wait_for_function(f"getComputedStyle(document.querySelector('.replay')).colorScheme == '{theme.lower()}'")

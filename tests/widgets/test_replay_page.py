@@ -28,9 +28,11 @@ from labcore.kv.paged_cache import PagedCache
 from labcore.lab.notebooks import VIEW
 from labcore.lab.operators import record_operators
 from labcore.lab.oracle import drive, sequence
+from labcore.model.expert_load import Routing
 from labcore.model.weights import load_model
 from labcore.widgets.block_pool import BlockPool
 from labcore.widgets.bytes_moved import BytesMoved
+from labcore.widgets.expert_routing import ExpertRouting
 from labcore.widgets.layer_shapes import LayerShapes
 from labcore.widgets.mixed_steps import MixedSteps
 from labcore.widgets.request_life import RequestLife
@@ -40,7 +42,7 @@ from labcore.widgets.tree_growth import TreeGrowth, TreeWitness
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "<img src=x onerror=alert(1)>"
-KINDS = ("life", "pool", "shapes", "bytes", "walk", "timeline", "mixed", "tree")
+KINDS = ("life", "pool", "shapes", "bytes", "walk", "timeline", "mixed", "tree", "experts")
 
 
 class Broken(anywidget.AnyWidget):
@@ -84,6 +86,13 @@ def grown() -> TreeGrowth:
     return TreeGrowth(Trace(model="oracle", config=EngineConfig(cache=pool), steps=tuple(records)), witness)
 
 
+def routed() -> ExpertRouting:
+    """40 tokens over ten experts, two each, in eight layers."""
+    ids = np.random.default_rng(0).permuted(np.tile(np.arange(10), (8, 40, 1)), axis=2)[:, :, :2]
+    routing = Routing(expert_ids=ids, weights=np.full(ids.shape, 0.5), num_experts=10)
+    return ExpertRouting(routing, [HOSTILE, " a", "b\n", "\t"] * 10)
+
+
 @pytest.fixture(scope="module")
 def extension() -> ModuleType:
     spec = importlib.util.spec_from_file_location("labbook", ROOT / "book/_ext/labbook.py")
@@ -100,7 +109,7 @@ def html(extension: ModuleType) -> str:
     shown = [
         Broken(), RequestLife(trace, "c"), RequestLife(shared, HOSTILE, link="life-a"), BlockPool(trace),
         BlockPool(shared, link="shared"), LayerShapes(record_operators(lab, [1, 2, 3])), BytesMoved(512, 512), walk(),
-        Timeline(shared), MixedSteps(shared), grown(),
+        Timeline(shared), MixedSteps(shared), grown(), routed(),
     ]  # fmt: skip
     state = {w.model_id: {"model_module": "anywidget", "state": w.get_state(w.trait_names(sync=True))} for w in shown}
     models = json.loads(json.dumps(state, default=lambda layout: f"IPY_MODEL_{layout.model_id}"))
@@ -133,7 +142,7 @@ class Page:
         self.tab = browser.new_page(offline=True, **options)
         self.seen = Seen(self.tab, "file://")
         self.tab.goto(url)
-        self.tab.locator(".replay").nth(9).wait_for()
+        self.tab.locator(".replay").nth(10).wait_for()
 
     def replay(self, title: str) -> Any:
         return self.tab.locator(".replay", has=self.tab.locator(".replay-title", has_text=title))
@@ -167,7 +176,7 @@ def test_each_source_stands_in_the_page_once_and_nothing_that_is_not_used(html: 
 
 def test_a_widget_that_fails_says_so_and_the_others_go_on(page: Page) -> None:
     assert page.tab.get_by_text("This widget could not be shown: it is broken").count() == 1
-    assert page.tab.locator(".replay").count() == 10
+    assert page.tab.locator(".replay").count() == 11
 
 
 def test_names_and_tokens_are_text(page: Page) -> None:
