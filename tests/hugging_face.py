@@ -55,3 +55,8 @@ def their_logits(folder: Path, token_ids: list[int]) -> np.ndarray:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.inference_mode():
         return model(torch.tensor([token_ids])).logits[0].numpy()
+
+
+def row_error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The largest |difference| of a row over its largest value, over all rows."""
+    return float((np.abs(ours - theirs).max(axis=1) / np.abs(theirs).max(axis=1)).max())

@@ -15,24 +15,18 @@ import re
 from functools import lru_cache
 
 import numpy as np
+from outlines_core import Index, Vocabulary
 
 from labcore.core.errors import InvalidRequest
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.sequence import ANYTHING, Constraint
 from labcore.loaders.tokenizer import Tokenizer
 
-try:
-    from outlines_core import Index, Vocabulary
-except ModuleNotFoundError:
-    Index = None
-
 
 class Pattern:
     """The answer matches a regular expression as a whole, and ends there."""
 
     def __init__(self, regex: str, tokenizer: Tokenizer) -> None:
-        if Index is None:
-            raise InvalidRequest("regex and choices need the package outlines-core; run `pip install outlines-core`")
         if not tokenizer.eos_token_ids:
             raise InvalidRequest("regex and choices need a token that ends a text; this model has none")
         self._before = tokenizer.vocab_size  # the id of the byte before the text

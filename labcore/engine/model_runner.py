@@ -124,13 +124,13 @@ class ModelRunner:
         return [Place.behind(sequence, end - 1 - count + i, draft.tokens[:i]) for i in range(count + 1)]
 
     def _rejected(self, share: ScheduledSequence, draft: Draft, logits: np.ndarray, end: int) -> Sampled:
-        sequence = share.sequence
-        places = self._places(share, draft, end)
+        sequence, count = share.sequence, len(draft.tokens) + 1
+        places = self._places(share, draft, count)  # among its own rows
 
         def coin(i: int) -> float:
             return uniform(sequence.seed, sequence.index, places[i].position, COIN)
 
-        return rejected(draft, self.sampler.laws(logits, places), coin, number=lambda i: places[i].u)
+        return rejected(draft, self.sampler.laws(logits[end - count : end], places), coin, number=lambda i: places[i].u)
 
 
 def _all_or_none(chosen: list[int | NumericalError]) -> Sampled:

@@ -174,25 +174,18 @@ def draw(law: np.ndarray, u: float) -> int:
     u = min(u * cumulative[-1], np.nextafter(cumulative[-1], 0.0))
     return int(np.argmax(cumulative > u))
 
-def draw_rows(rows: np.ndarray, params: Tokens[SamplingParams], changed: Tokens[dict[int, float]], u: Tokens[float]) -> list[int]:
-    """A token from each of these rows (num_rows, vocab_size); -1 where the largest logit is no finite number."""
-    tokens = []
-    for row, own, edit, number in zip(rows, params, changed, u, strict=True):
-        law = _law(row, own, edit)
-        tokens.append(-1 if law is None else int(np.argmax(law)) if own.greedy else draw(law, number))
-    return tokens
-
-
 def law_rows(rows: np.ndarray, params: Tokens[SamplingParams], changed: Tokens[dict[int, float]]) -> list[np.ndarray | None]:
     """The law of each of these rows, float64 (vocab_size,); None where the largest logit is no finite number."""
-    return [_law(row, own, edit) for row, own, edit in zip(rows, params, changed, strict=True)]
+    laws: list[np.ndarray | None] = []
+    for row, own, edit in zip(rows.astype(np.float64), params, changed, strict=True):
+        row[list(edit)] = list(edit.values())
+        laws.append(law_of(row, own) if np.isfinite(row.max()) else None)
+    return laws
 
 
-def _law(row: np.ndarray, params: SamplingParams, changed: dict[int, float]) -> np.ndarray | None:
-    scaled = row.astype(np.float64)
-    if changed:
-        scaled[list(changed)] = list(changed.values())
-    return law_of(scaled, params) if np.isfinite(scaled.max()) else None
+def draw_rows(rows: np.ndarray, params: Tokens[SamplingParams], changed: Tokens[dict[int, float]], u: Tokens[float]) -> list[int]:
+    """A token from each of these rows (num_rows, vocab_size); -1 where the largest logit is no finite number."""
+    return [-1 if law is None else draw(law, number) for law, number in zip(law_rows(rows, params, changed), u, strict=True)]
 
 
 class Sampler:
@@ -235,8 +228,7 @@ class Sampler:
             if isinstance(law, NumericalError):  # guesses need not be good ones
                 law = np.zeros(logits.shape[-1])
                 law[0] = 1.0
-            greedy = place.params.greedy
-            guesses.append((int(np.argmax(law)), None) if greedy else (draw(law, place.u), law))
+            guesses.append((draw(law, place.u), None if place.params.greedy else law))
         return guesses
 
     def _ruled(

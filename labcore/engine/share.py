@@ -16,7 +16,7 @@ def share_of(
     longest that the sequence may become, unless they may not be cut short: then they come whole, or in a later step.
     """
     known = len(sequence.token_ids)
-    uncomputed, room = known - sequence.num_computed_tokens, min(limit, budget)
+    uncomputed, room = sequence.num_uncomputed_tokens, min(limit, budget)
     if uncomputed > room:
         return ScheduledSequence(sequence, room, samples=False)
     most = 0 if sequence.num_forks else min(limit - 1, sequence.max_length - known - 1)

@@ -248,10 +248,9 @@ def execute(engine: ModelRunner, plan: SchedulerOutput, answers: Answers) -> lis
     for share, tokens in zip(plan.scheduled, sampled, strict=True):
         assert isinstance(tokens, list)
         first = share.sequence
-        for index in range(first.index, first.index + share.num_samples):
+        for index, token in enumerate(tokens, first.index):
             name = answer_name(first.request_id, index)
-            own = tokens[index - first.index :][:1] if first.num_forks else tokens
             ids, rows = answers.setdefault(name, ([], []))
-            ids += own
-            rows += [row.copy() for row in engine.rows[name][: len(own)]]
+            ids.append(token)
+            rows.append(engine.rows[name][0].copy())
     return sampled

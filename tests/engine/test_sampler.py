@@ -137,7 +137,7 @@ class Kernels:
 
 
 def test_a_backend_that_draws_is_asked_the_same() -> None:
-    """Through its arrays come the same tokens and laws: all rules, a top_k past the numbers of a kernel, all tokens banned, NaN."""
+    """Through its arrays come the same tokens and laws: all rules, a top_k past a kernel's numbers, all tokens banned, NaN."""
     rng = np.random.default_rng(3)
     logits = rng.standard_normal((7, 12)).astype(np.float32)
     logits[5, 4] = np.nan
@@ -146,7 +146,8 @@ def test_a_backend_that_draws_is_asked_the_same() -> None:
     ruled = SamplingParams(repetition_penalty=1.5, presence_penalty=0.5, logit_bias={5: 2.0}, top_p=0.8, min_p=0.05)
     asked = [
         (0, SamplingParams(top_k=2**63), NOTHING), (1, ruled, said), (2, SamplingParams(top_k=3), some), (3, ruled, everything),
-        (4, SamplingParams(temperature=0.0, presence_penalty=1.0), said), (5, ruled, said), (6, SamplingParams(top_k=10**30), some),
+        (4, SamplingParams(temperature=0.0, presence_penalty=1.0), said), (5, ruled, said),
+        (6, SamplingParams(top_k=10**30), some),
     ]  # fmt: skip
     places = [Place(row, params, context, u=float(rng.random()), position=9) for row, params, context in asked]
     plain, kernels = Sampler(), Sampler(Kernels())

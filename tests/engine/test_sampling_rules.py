@@ -283,7 +283,7 @@ def test_a_field_that_is_none_is_refused() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_every_answer_that_matches_can_come_and_no_other(llm: LLM, fields: dict[str, Any], answers: list[str]) -> None:
+def test_all_that_matches_can_come_and_no_more(llm: LLM, fields: dict[str, Any], answers: list[str]) -> None:
     """All texts that the masks let through, walked token by token, are all texts that match; a token may come exactly if one
     of these goes on so."""
     tokenizer = llm.model.tokenizer

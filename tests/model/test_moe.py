@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hugging_face import VOCAB_SIZE, save_model, their_logits
+from hugging_face import VOCAB_SIZE, row_error, save_model, their_logits
 from support import BACKENDS, ISAS, exact_backends, ids
 
 from labcore.core.config import CacheConfig, ModelConfig, MoEConfig
@@ -55,11 +55,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
         return folder, their_logits(folder, TOKENS)
 
     return make
-
-
-def row_error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The largest |difference| of a row over its largest value, over all rows."""
-    return float((np.abs(ours - theirs).max(axis=1) / np.abs(theirs).max(axis=1)).max())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
