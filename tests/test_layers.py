@@ -77,7 +77,7 @@ def count(files: list[Path]) -> int:
 
 
 SMALL_ROOMS = ("cli", "lab", "widgets")
-OVERRUN = {"engine": 8899, "cli, lab, widgets": 4596}  # where the design's limit is broken: may shrink
+OVERRUN = {"engine": 8898, "cli, lab, widgets": 4596}  # where the design's limit is broken: may shrink
 
 
 def test_the_project_stays_small(record_property: Callable[[str, object], None]) -> None:

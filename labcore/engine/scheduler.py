@@ -28,9 +28,9 @@ from labcore.engine.plan import Progress, Sampled, ScheduledSequence, SchedulerO
 from labcore.engine.policies import POLICIES
 from labcore.engine.proposer import NoProposer, Proposer
 from labcore.engine.recorder import NoRecorder, Recorder, StepRecorder
-from labcore.engine.refusal import refuse
+from labcore.engine.room import may_fit, refuse
 from labcore.engine.sequence import FinishReason, Sequence, SequenceStatus
-from labcore.engine.share import share_of
+from labcore.engine.share import with_draft
 from labcore.kv.paged_cache import Copy, PagedCache
 
 by_rank = attrgetter("rank")
@@ -56,8 +56,7 @@ class Scheduler:
         self.num_steps = self.num_empty_steps = self.num_preemptions = self._num_arrived = 0
         self._num_seats = 0  # sequences that run, and answers that will part from them
         self._chunk_limit, self._policy = config.chunk_limit, POLICIES[config.policy]
-        self._clock = clock
-        self._deadlines = Deadlines(self.live)
+        self._clock, self._deadlines = clock, Deadlines(self.live)
         self.expired: list[Sequence] = []  # ended by their deadlines, and not told by `update` yet
         self._copies: list[Copy] = []  # planned, and not known to be made: `update` has not been called
         self._recorder: Recorder = NoRecorder() if observer is None else StepRecorder(cache, observer)
@@ -158,28 +157,27 @@ class Scheduler:
 
     def _share(self, sequence: Sequence, budget: int, others: int, preempts: bool) -> ScheduledSequence:
         """others: sequences behind it in this step, each of which goes before its guesses. preempts: if its draft needs it."""
-        preempts &= self.proposer.whole(sequence)
-        reach = self.cache.num_slots if preempts else self.cache.reach(sequence.block_table, sequence.num_computed_tokens)
-        return share_of(sequence, self.proposer, len(self.running), self._chunk_limit, budget, budget - others, reach)
+        uncomputed = len(sequence.token_ids) - sequence.num_computed_tokens
+        room = min(self._chunk_limit, budget)
+        if uncomputed > room:
+            return ScheduledSequence(sequence, room, samples=False)
+        wanted = self.proposer.length(sequence, len(self.running))
+        if not wanted:
+            return ScheduledSequence(sequence, uncomputed, samples=True)
+        whole, cache = self.proposer.whole(sequence), self.cache
+        reach = cache.num_slots if whole and preempts else cache.reach(sequence.block_table, sequence.num_computed_tokens)
+        return with_draft(sequence, wanted, whole, self._chunk_limit, room, budget - others, reach)
 
     def _yield_to_urgent(self) -> list[Sequence]:
         """Admit whoever is more urgent than somebody who runs, before anything is scheduled; those preempted for it."""
         yielded: list[Sequence] = []
         while self.waiting and self.running and self.running[-1].priority > self.waiting[0].priority:
             if not self._admit(self.waiting[0]):
-                if not self._may_fit(self.waiting[0]):
+                if not may_fit(self.waiting[0], self.running, self._num_seats, self.cache, self.config):
                     break  # it would be in vain
                 yielded.append(self.running[-1])
                 self._preempt(self.running[-1])
         return yielded
-
-    def _may_fit(self, urgent: Sequence) -> bool:
-        """Whether there could be room for it without those who are less urgent."""
-        lesser = [s for s in self.running if s.priority > urgent.priority]
-        seats = self._num_seats + 1 + urgent.num_forks - sum(1 + s.num_forks for s in lesser)
-        blocks = self.cache.num_available + len({block for s in lesser for block in s.block_table})
-        hit = self.cache.prefix_cache.match_length(urgent.token_ids, urgent.domain) // self.cache.block_size
-        return self.cache.blocks_for(len(urgent.token_ids)) - hit <= blocks and seats <= self.config.max_num_seqs
 
     def _reserve(self, sequence: Sequence, num_tokens: int, preempted: list[Sequence], copies: list[Copy]) -> bool:
         """Room for the next `num_tokens`, preempting from the young end if need be; False if it had to preempt itself."""
@@ -248,12 +246,14 @@ class Scheduler:
             self._keep(sequence)  # the prompt is complete: others may share it from now on
         forks = self._part(sequence, tokens[-sequence.num_forks :]) if tokens and sequence.num_forks else ()
         own = tokens[: len(tokens) - len(forks)]
-        (kept, reason), accepted = sequence.append(own), max(len(own) - 1, 0)
-        sequence.num_computed_tokens += max(len(kept) - 1, 0)  # the last is known, and not computed
+        kept, reason = sequence.append(own)
         if share.samples:
-            self.proposer.learn(sequence, share.num_draft, accepted)
+            self.proposer.learn(sequence, share.num_draft, len(own) - 1)
+        if share.num_draft:
+            sequence.num_computed_tokens += len(kept) - 1  # the last is known, and not computed
             self.cache.trim(sequence.block_table, sequence.num_computed_tokens)
-        return [Progress(sequence, count, kept, reason, num_draft=share.num_draft, num_accepted=accepted), *forks]
+            return [Progress(sequence, count, kept, reason, num_draft=share.num_draft, num_accepted=len(own) - 1)]
+        return [Progress(sequence, count, kept, reason), *forks]
 
     def _part(self, sequence: Sequence, tokens: list[int]) -> list[Progress]:
         """The other answers to a prompt, each with its first token; they share its blocks."""

@@ -153,10 +153,9 @@ class Sequence:
 
     def _reason_after(self, token: int) -> FinishReason | None:
         """Whether the request ends with this token, which has just been appended."""
-        may_stop = len(self.token_ids) - self.num_prompt_tokens >= self.params.min_tokens
-        stopped = self.reader.feed(token, may_stop)
-        if stopped or token in self.stop_token_ids:
+        length = len(self.token_ids)
+        if self.reader.feed(token, length - self.num_prompt_tokens >= self.params.min_tokens) or token in self.stop_token_ids:
             return FinishReason.STOP
-        if len(self.token_ids) >= self.max_length:
+        if length >= self.max_length:
             return self.length_reason
         return None
