@@ -19,6 +19,7 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = (), include_stop: bool = False) -> None:
         self._tokenizer, self._stop, self._include_stop = tokenizer, stop, include_stop
         self._decoder = IncrementalDecoder(tokenizer)
+        self._unread: list[int] = []  # tokens whose text nobody has asked for
         self._held = ""  # read, and not given out
         self._stopped = False
 
@@ -27,7 +28,10 @@ class Detokenizer:
         return Detokenizer(self._tokenizer, self._stop, self._include_stop)
 
     def feed(self, token: int, may_stop: bool = True) -> bool:
-        self._held += self._decoder.feed([token])
+        self._unread.append(token)
+        if not self._stop:
+            return False  # no text can end it: it is read when somebody takes it
+        self._read()
         found = [(at + len(stop), at) for stop in self._stop if may_stop and (at := self._held.find(stop)) >= 0]
         if found:
             end, start = min(found)
@@ -37,6 +41,7 @@ class Detokenizer:
 
     def take(self) -> str:
         """The text that is certain, and was not taken before."""
+        self._read()
         end = len(self._held) if self._stopped else len(self._held) - self._open()
         text, self._held = self._held[:end], self._held[end:]
         return text
@@ -44,9 +49,14 @@ class Detokenizer:
     def finish(self) -> str:
         """All the rest: no more tokens will come."""
         if not self._stopped:
+            self._read()
             self._held += self._decoder.finish()
             self._stopped = True
         return self.take()
+
+    def _read(self) -> None:
+        self._held += self._decoder.feed(self._unread)
+        self._unread = []
 
     def _open(self) -> int:
         """Characters at the end that a stop text may begin with."""

@@ -34,12 +34,6 @@ class ScheduledSequence(NamedTuple):
     num_draft: int = 0
 
     @property
-    def draft_span(self) -> tuple[int, int]:
-        """The positions of its guesses, from and up to."""
-        end = self.sequence.num_computed_tokens + self.num_tokens
-        return end - self.num_draft, end
-
-    @property
     def num_samples(self) -> int:
         """Tokens that it brings at the least: one for each answer that begins there."""
         return 1 + self.sequence.num_forks if self.samples else 0

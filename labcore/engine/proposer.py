@@ -8,9 +8,10 @@ gives, bit for bit; where the guesses were drawn by chance themselves, it has th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
-from labcore.engine.plan import NO_DRAFT, Draft, SchedulerOutput
+from labcore.engine.plan import NO_DRAFT, Draft, Progress, SchedulerOutput
 from labcore.engine.sequence import Sequence
 
 
@@ -32,8 +33,8 @@ class Proposer(Protocol):
         """The draft of each scheduled sequence: exactly `num_draft` guesses."""
         ...
 
-    def learn(self, sequence: Sequence, num_draft: int, num_accepted: int) -> None:
-        """What became of a draft, or that there was none."""
+    def learn(self, progress: Iterable[Progress]) -> None:
+        """What a step brought each sequence: what became of its draft, or that there was none."""
         ...
 
 
@@ -49,5 +50,5 @@ class NoProposer:
     def propose(self, output: SchedulerOutput) -> list[Draft]:
         return [NO_DRAFT] * len(output.scheduled)
 
-    def learn(self, sequence: Sequence, num_draft: int, num_accepted: int) -> None:
+    def learn(self, progress: Iterable[Progress]) -> None:
         return None

@@ -88,12 +88,11 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, (kind, least, most, expected) in _RANGES.items():
             _check(name, getattr(self, name), kind, least, most, expected)
+            own = int if kind is Integral else float  # numpy's numbers have ends, and fractions no arrays
+            object.__setattr__(self, name, own(getattr(self, name)))
         for name, (kind, least, most, expected) in _OPTIONAL.items():
             if getattr(self, name) is not None:
                 _check(name, getattr(self, name), kind, least, most, expected)
-        for name, (kind, *_) in _RANGES.items():
-            own = int if kind is Integral else float
-            object.__setattr__(self, name, own(getattr(self, name)))  # numpy's numbers have ends, and fractions no arrays
         for name in ("ignore_eos", "include_stop"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(f"{name} is {getattr(self, name)!r}; expected True or False")

@@ -97,7 +97,8 @@ class Scheduler:
             if sequence in yielded or not self._admit(sequence):
                 break
             share = self._share(sequence, budget, 0, preempts=False)
-            self._copies += self.cache.reserve(sequence.block_table, *share.draft_span) if share.num_draft else []
+            if share.num_draft:  # beside its known tokens, which have their blocks
+                self._reserve(sequence, share.num_tokens, preempted, self._copies)
             if share.num_tokens or share.samples:
                 scheduled.append(share)
                 budget -= share.num_tokens
@@ -113,6 +114,7 @@ class Scheduler:
         progress: list[Progress] = []
         for share, tokens in zip(output.scheduled, sampled, strict=True):
             progress += self._book(share, tokens)
+        self.proposer.learn(progress)
         self._recorder.booked(progress)
         for one in progress:
             if one.reason is not None:
@@ -247,8 +249,6 @@ class Scheduler:
         forks = self._part(sequence, tokens[-sequence.num_forks :]) if tokens and sequence.num_forks else ()
         own = tokens[: len(tokens) - len(forks)]
         kept, reason = sequence.append(own)
-        if share.samples:
-            self.proposer.learn(sequence, share.num_draft, len(own) - 1)
         if share.num_draft:
             sequence.num_computed_tokens += len(kept) - 1  # the last is known, and not computed
             self.cache.trim(sequence.block_table, sequence.num_computed_tokens)

@@ -12,8 +12,8 @@ def with_draft(
     """The share of a sequence whose proposer would guess `wanted` tokens. whole: its draft may not be cut short.
 
     most: tokens of a sequence in any step; room: of it in this one; spare: of these, wanted by nobody else. positions: how far
-    its block table may grow. Guesses never go past it, nor past the longest that the sequence may become; where a draft may not be
-    cut short for the rest, it comes whole, or in a later step.
+    its block table may grow. Guesses never go past it, nor past the longest that the sequence may become; where a draft may not
+    be cut short for the rest, it comes whole, or in a later step.
     """
     known, uncomputed = len(sequence.token_ids), sequence.num_uncomputed_tokens
     wanted = 0 if sequence.num_forks else max(0, min(wanted, most - 1, sequence.max_length - known - 1))

@@ -85,10 +85,9 @@ class PagedCache:
 
     def trim(self, table: list[int], num_tokens: int) -> None:
         """Give back the blocks behind those of so many tokens: room for guesses that were wrong."""
-        excess = table[self.blocks_for(num_tokens) :]
-        if excess:
-            del table[-len(excess) :]
-            self.allocator.free(excess)
+        kept = self.blocks_for(num_tokens)
+        self.allocator.free(table[kept:])
+        del table[kept:]
 
     def fork(self, table: list[int]) -> list[int]:
         """A second table of the same blocks."""

@@ -6,6 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from labcore.engine.plan import Progress
+
 ROW_COST = 0.1  # of a decode step of one sequence, for each row more in it: SmolLM2 on two cores, 2 to 5 rows
 RATE, RECOVERY, PRIOR = 0.15, 0.02, 0.5  # how fast acceptance follows what is seen, and comes back where nothing was guessed
 
@@ -17,6 +21,13 @@ def followed(acceptance: float, num_draft: int, num_accepted: int) -> float:
     for right in [1.0] * num_accepted + [0.0] * (num_accepted < num_draft):
         acceptance += RATE * (right - acceptance)
     return acceptance
+
+
+def follow(progress: Iterable[Progress]) -> None:
+    """Each sequence that got tokens keeps the estimate of its own acceptance."""
+    for one in progress:
+        if one.tokens:
+            one.sequence.acceptance = followed(one.sequence.acceptance, one.num_draft, one.num_accepted)
 
 
 def expected_tokens(acceptance: float, num_draft: int) -> float:

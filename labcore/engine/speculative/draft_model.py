@@ -14,7 +14,7 @@ from labcore.engine.model_runner import ModelRunner, Piece
 from labcore.engine.plan import NO_DRAFT, Draft, SchedulerOutput
 from labcore.engine.sampler import GUESS, Place
 from labcore.engine.sequence import Sequence
-from labcore.engine.speculative.draft_length import draft_length, followed
+from labcore.engine.speculative.draft_length import draft_length, follow
 from labcore.model.llama import LlamaModel
 
 
@@ -39,8 +39,7 @@ class DraftModelProposer:
     def whole(self, sequence: Sequence) -> bool:
         return not sequence.params.greedy
 
-    def learn(self, sequence: Sequence, num_draft: int, num_accepted: int) -> None:
-        sequence.acceptance = followed(sequence.acceptance, num_draft, num_accepted)
+    learn = staticmethod(follow)
 
     def propose(self, output: SchedulerOutput) -> list[Draft]:
         runner, shares = self._runner, output.scheduled

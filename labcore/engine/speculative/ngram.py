@@ -12,7 +12,7 @@ from __future__ import annotations
 from labcore.core.speculative_config import SpeculativeConfig
 from labcore.engine.plan import Draft, SchedulerOutput
 from labcore.engine.sequence import Sequence
-from labcore.engine.speculative.draft_length import draft_length, followed
+from labcore.engine.speculative.draft_length import draft_length, follow
 
 
 class Lookup:
@@ -47,7 +47,7 @@ class NGramProposer:
         most = self._config.num_draft_tokens
         if self._config.adaptive:
             most = draft_length(sequence.acceptance, most, num_running)
-        return len(self._guess(sequence, most)) if most else 0
+        return len(self._guess(sequence, most))
 
     def whole(self, sequence: Sequence) -> bool:
         return False
@@ -55,13 +55,11 @@ class NGramProposer:
     def propose(self, output: SchedulerOutput) -> list[Draft]:
         return [Draft(tuple(self._guess(share.sequence, share.num_draft))) for share in output.scheduled]
 
-    def learn(self, sequence: Sequence, num_draft: int, num_accepted: int) -> None:
-        sequence.acceptance = followed(sequence.acceptance, num_draft, num_accepted)
+    learn = staticmethod(follow)
 
     def _guess(self, sequence: Sequence, most: int) -> list[int]:
         if not most:
             return []
         if sequence.lookup is None:
             sequence.lookup = Lookup(self._config.min_ngram, self._config.max_ngram)
-        guess: list[int] = sequence.lookup.guess(sequence.token_ids, most)
-        return guess
+        return list(sequence.lookup.guess(sequence.token_ids, most))
