@@ -9,6 +9,7 @@
 #include "labkernels/sampling.hpp"
 #include "labkernels/silu_and_mul.hpp"
 #include "labkernels/softmax.hpp"
+#include "labkernels/topk_softmax.hpp"
 
 #define LAB_JOIN(a, b) a##b
 #define LAB_TABLE(isa) LAB_JOIN(isa, _kernels)
@@ -24,6 +25,7 @@ const KernelTable& LAB_TABLE(LAB_ISA)() {
         rms_norm,
         add_rms_norm,
         softmax,
+        topk_softmax,
         silu_and_mul,
         rope,
         quantize_rows,
@@ -39,6 +41,7 @@ const KernelTable& LAB_TABLE(LAB_ISA)() {
         int8_dots,
         {{"unfused", rms_norm_unfused}, {"fused", rms_norm_fused}, {"chains", rms_norm_chains}, {"rms_norm", rms_norm}},
         {{"reference", softmax_reference}, {"online", softmax_online}, {"softmax", softmax}},
+        {{"reference", topk_softmax_reference}, {"topk_softmax", topk_softmax}},
         {{"reference", silu_and_mul_reference}, {"silu_and_mul", silu_and_mul}},
         rope_reference,
         matmul_reference,

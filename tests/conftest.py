@@ -15,6 +15,13 @@ settings.register_profile("lab", deadline=None, derandomize=True)
 settings.load_profile("lab")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows what tests recorded beside their result: unlike a print it comes through from another process too."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{name}: {value}")
+
+
 @pytest.fixture(scope="session")
 def smollm2_gguf_reader() -> gguf.GGUFReader:
     """SmolLM2's file in gguf's own reader (about 3 s)."""

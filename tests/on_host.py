@@ -30,6 +30,8 @@ class OnHost:
 def _in(value: Any) -> Any:
     import torch
 
+    if isinstance(value, list | tuple):
+        return type(value)(map(_in, value))
     return torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype in (np.float32, np.int8) else value
 
 

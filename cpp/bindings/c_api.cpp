@@ -104,6 +104,9 @@ LAB_API int lab_silu_and_mul(Operators* ops, Array out, Array gate, Array up) {
 LAB_API int lab_softmax(Operators* ops, Array out, Array x) {
     return guarded([&] { checked::softmax(*ops, *out, *x); });
 }
+LAB_API int lab_topk_softmax(Operators* ops, Array weights, Array ids, Array router_logits, int renormalize) {
+    return guarded([&] { checked::topk_softmax(*ops, *weights, *ids, *router_logits, renormalize != 0); });
+}
 LAB_API int lab_read(Operators* ops, double* sum, Array x) {
     return guarded([&] { *sum = checked::read(*ops, *x); });
 }

@@ -54,6 +54,7 @@ NB_MODULE(_nanobind, m) {
              "query_start"_a.none(), "block_tables"_a.none(), "block_table_start"_a.none(), "scale"_a)
         .def("silu_and_mul", method(checked::silu_and_mul), "out"_a.none(), "gate"_a.none(), "up"_a.none())
         .def("softmax", method(checked::softmax), "out"_a.none(), "x"_a.none())
+        .def("topk_softmax", method(checked::topk_softmax), "weights"_a.none(), "ids"_a.none(), "router_logits"_a.none(), "renormalize"_a)
         .def("read", method(checked::read), "x"_a.none(), "The sum of the numbers, read as fast as this machine reads.")
         .def("copy", method(checked::copy), "out"_a.none(), "x"_a.none())
         .def("multiply_adds", &Operators::multiply_adds, "count"_a, nb::call_guard<nb::gil_scoped_release>())

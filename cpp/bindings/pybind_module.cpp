@@ -48,6 +48,7 @@ PYBIND11_MODULE(_pybind11, m) {
              "block_table_start"_a, "scale"_a)
         .def("silu_and_mul", method(checked::silu_and_mul), "out"_a, "gate"_a, "up"_a)
         .def("softmax", method(checked::softmax), "out"_a, "x"_a)
+        .def("topk_softmax", method(checked::topk_softmax), "weights"_a, "ids"_a, "router_logits"_a, "renormalize"_a)
         .def("read", method(checked::read), "x"_a, "The sum of the numbers, read as fast as this machine reads.")
         .def("copy", method(checked::copy), "out"_a, "x"_a)
         .def("multiply_adds", &Operators::multiply_adds, "count"_a, py::call_guard<py::gil_scoped_release>())

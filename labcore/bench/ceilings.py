@@ -28,7 +28,6 @@ from labcore.kernels.native import NativeBackend
 ROUNDS, TRIES = 5, 6
 MEMORY_BYTES = 1 << 28  # larger than caches, those shared with neighbours included
 MULTIPLIES = 1 << 30
-MATRIX = 1024  # numpy's multiply-add rate is taken from a product of this size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +48,9 @@ class Ceilings:
 
     def best(self, again: Ceilings) -> Ceilings:
         """Rate by rate the higher of two measurements: one that others disturbed would make every share look too good."""
-        return replace(
-            self,
-            read=max(self.read, again.read),
-            copy=max(self.copy, again.copy),
-            multiply_adds=max(self.multiply_adds, again.multiply_adds),
-            int8_dots=max(self.int8_dots or 0.0, again.int8_dots or 0.0) or None,
-        )
+        rates = ("read", "copy", "multiply_adds", "int8_dots")
+        higher: dict[str, Any] = {rate: max(getattr(self, rate) or 0, getattr(again, rate) or 0) or None for rate in rates}
+        return replace(self, **higher)
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,59 +70,61 @@ def measure_ceilings(threads: int | None = None, num_bytes: int = MEMORY_BYTES, 
     return best
 
 
+class NumpyProbes:
+    """What `Operators` measures with, where the C++ kernels are not built."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._square = np.ones((1 << 10, 1 << 10), np.float32)
+
+    def read(self, x: np.ndarray) -> None:
+        self._together(np.max, x)  # faster than a sum, which waits for its additions
+
+    def copy(self, out: np.ndarray, x: np.ndarray) -> None:
+        self._together(np.copyto, out, x)
+
+    def multiply_adds(self, count: int) -> None:
+        for _ in range(count // self._square.size // len(self._square)):
+            self._square @ self._square
+
+    def _together(self, call: Callable[..., object], *arrays: np.ndarray) -> None:
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(call, *(np.array_split(array, self._threads) for array in arrays)))
+
+
 def _take(threads: int, num_bytes: int) -> Ceilings:
-    read, copy = reader(threads, num_bytes), copier(threads, 2 * num_bytes)
     native = _native_probes(threads)
-    if native is None:
-        square = np.ones((MATRIX, MATRIX), np.float32)
-        return Ceilings(
-            threads=threads,
-            read=_rate(num_bytes, read),
-            copy=_rate(2 * num_bytes, copy),
-            multiply_adds=_rate(2 * MATRIX**3, lambda: square @ square),
-            int8_dots=None,
-            measured_by="numpy",
-        )
-    operators = native._operators
+    probes = _probes(threads)
     return Ceilings(
         threads=threads,
-        read=_rate(num_bytes, read),
-        copy=_rate(2 * num_bytes, copy),
-        multiply_adds=_rate(2 * MULTIPLIES, lambda: operators.multiply_adds(MULTIPLIES)),
-        int8_dots=_rate(2 * MULTIPLIES, lambda: operators.int8_dots(MULTIPLIES)),
-        measured_by=f"native {native.isa}",
+        read=_rate(num_bytes, reader(threads, num_bytes)),
+        copy=_rate(2 * num_bytes, copier(threads, 2 * num_bytes)),
+        multiply_adds=_rate(2 * MULTIPLIES, lambda: probes.multiply_adds(MULTIPLIES)),
+        int8_dots=_rate(2 * MULTIPLIES, lambda: probes.int8_dots(MULTIPLIES)) if native else None,
+        measured_by=f"native {native.isa}" if native else "numpy",
     )
 
 
 def reader(threads: int, num_bytes: int = MEMORY_BYTES) -> Callable[[], object]:
     """A call that reads so many bytes of memory, each written before."""
-    source, native = np.ones(num_bytes // 4, np.float32), _native_probes(threads)
-    if native is not None:
-        operators = native._operators
-        return lambda: operators.read(source)
-    parts = np.array_split(source, threads)
-    return lambda: _together(np.max, parts)  # faster than a sum, which waits for its additions
+    source, probes = np.ones(num_bytes // 4, np.float32), _probes(threads)
+    return lambda: probes.read(source)
 
 
 def copier(threads: int, num_bytes: int) -> Callable[[], object]:
     """A call that moves so many bytes: half of them are read, half are written."""
-    source, target = np.ones(num_bytes // 8, np.float32), np.ones(num_bytes // 8, np.float32)
-    native = _native_probes(threads)
-    if native is not None:
-        operators = native._operators
-        return lambda: operators.copy(target, source)
-    targets, sources = np.array_split(target, threads), np.array_split(source, threads)
-    return lambda: _together(np.copyto, targets, sources)
-
-
-def _together(call: Callable[..., object], *parts: list[np.ndarray]) -> list[object]:
-    with ThreadPoolExecutor(len(parts[0])) as pool:
-        return list(pool.map(call, *parts))
+    source, target, probes = np.ones(num_bytes // 8, np.float32), np.ones(num_bytes // 8, np.float32), _probes(threads)
+    return lambda: probes.copy(target, source)
 
 
 def read_bandwidth(num_bytes: int = MEMORY_BYTES) -> float:
     """Bytes per second that all cores together read from memory."""
     return measure_ceilings(num_bytes=num_bytes).read
+
+
+def _probes(threads: int) -> Any:
+    native = _native_probes(threads)
+    return native._operators if native else NumpyProbes(threads)
 
 
 def _native_probes(threads: int) -> NativeBackend | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
+from labcore.bench.oracle import same_token, sequence
 from labcore.bench.workload import ClosedLoop
 from labcore.engine.plan import Sampled, SchedulerOutput
 from labcore.engine.sampling_params import SamplingParams
@@ -20,11 +21,6 @@ from labcore.engine.scheduler import Scheduler
 from labcore.engine.sequence import FinishReason, Sequence
 
 Execute = Callable[[SchedulerOutput], list[Sampled]]
-
-
-def same_token(plan: SchedulerOutput) -> list[Sampled]:
-    """An oracle in place of a model: every token is token 1."""
-    return [[1] * share.num_samples for share in plan.scheduled]
 
 
 @dataclass(slots=True)
@@ -61,8 +57,13 @@ def run_closed_loop(
     """Serve the workload; `most_steps` later at the latest it is given up, and what has not finished then is a timeout."""
     outcome, prompts = Outcome(), enumerate(workload.prompts(vocab_size))
     stats = scheduler.cache.prefix_cache.stats
+
+    def greedy(number: int, prompt: list[int]) -> Sequence:
+        params = SamplingParams(max_tokens=workload.new_tokens, temperature=0.0)
+        return sequence(f"request-{number}", prompt, workload.new_tokens, params=params, seed=number)
+
     for number, prompt in islice(prompts, workload.num_clients):
-        scheduler.add(_sequence(number, prompt, workload.new_tokens))
+        scheduler.add(greedy(number, prompt))
     while scheduler.has_unfinished and outcome.num_steps < most_steps:
         plan = scheduler.schedule()
         progress = scheduler.update(plan, execute(plan))
@@ -75,17 +76,9 @@ def run_closed_loop(
             if one.reason is not None:
                 outcome.finished += one.reason is FinishReason.LENGTH
                 if (following := next(prompts, None)) is not None:
-                    scheduler.add(_sequence(*following, workload.new_tokens))
+                    scheduler.add(greedy(*following))
     outcome.timeouts = workload.num_requests - outcome.finished
     outcome.num_preemptions = scheduler.num_preemptions
     outcome.queries, outcome.hits = stats.queries, stats.hits
     outcome.queried_tokens, outcome.hit_tokens = stats.queried_tokens, stats.hit_tokens
     return outcome
-
-
-def _sequence(number: int, prompt: list[int], new_tokens: int) -> Sequence:
-    return Sequence(
-        request_id=f"request-{number}", token_ids=prompt, num_prompt_tokens=len(prompt),
-        params=SamplingParams(max_tokens=new_tokens, temperature=0.0), seed=number, stop_token_ids=frozenset(),
-        max_length=len(prompt) + new_tokens, length_reason=FinishReason.LENGTH,
-    )  # fmt: skip

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,37 +29,27 @@ Calls = dict[str, Callable[[], Any]]
 NATIVE, PLAIN, IN_PLACE, TORCH = "native", "numpy", "numpy out=", "torch"
 
 
-@dataclass(frozen=True, slots=True)
 class Arguments:
     """x, y (tokens, hidden); weight (hidden,); heads: x as (tokens, heads, 64); cos, sin (tokens, 32); positions (tokens,)."""
 
-    x: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray
-    cos: np.ndarray
-    sin: np.ndarray
-    positions: np.ndarray
-
-    @classmethod
-    def random(cls, tokens: int, hidden: int) -> Arguments:
+    def __init__(self, tokens: int, hidden: int) -> None:
         rng = np.random.default_rng(0)
-        x, y = rng.standard_normal((2, tokens, hidden), dtype=np.float32)
+        self.x, self.y = rng.standard_normal((2, tokens, hidden), dtype=np.float32)
+        self.heads = self.x.reshape(tokens, -1, HEAD_DIM)
         angles = rng.random((tokens, HEAD_DIM // 2)).astype(np.float32)
-        return cls(x, y, rng.random(hidden, dtype=np.float32), np.cos(angles), np.sin(angles), np.arange(tokens))
-
-    @property
-    def heads(self) -> np.ndarray:
-        return self.x.reshape(len(self.x), -1, HEAD_DIM)
+        self.weight = rng.random(hidden, dtype=np.float32)
+        self.cos, self.sin, self.positions = np.cos(angles), np.sin(angles), np.arange(tokens)
 
 
 def contenders(tokens: int, hidden: int, threads: int) -> dict[str, Calls]:
     """By operator, a call for each contender that there is. Every call returns its result, the norm of a pair."""
-    a = Arguments.random(tokens, hidden)
+    a = Arguments(tokens, hidden)
     by_contender: dict[str, Mapping[str, Callable[[], Any]]] = {PLAIN: _plain(a), IN_PLACE: _in_place(a)}
     with contextlib.suppress(BackendUnavailable):
         by_contender = {NATIVE: native_calls(a, threads), **by_contender}
     if torch_calls is not None:
-        by_contender[TORCH] = _torch(a, threads)
+        torch_calls.use_threads(threads)
+        by_contender[TORCH] = torch_calls.operators(a.x, a.y, a.weight, a.heads, a.cos, a.sin, EPS)
     return {name: {who: calls[name] for who, calls in by_contender.items() if name in calls} for name in _plain(a)}
 
 
@@ -87,17 +76,12 @@ def native_calls(a: Arguments, threads: int) -> Calls:
 
 def _plain(a: Arguments) -> Calls:
     ops = ReferenceBackend(np.float32)
-
-    def softmax() -> np.ndarray:
-        e = np.exp(a.x - a.x.max(axis=-1, keepdims=True))
-        return e / e.sum(axis=-1, keepdims=True)
-
     return {
         "rms_norm": lambda: ops.rms_norm(a.x, a.weight, EPS),
         "add_rms_norm": lambda: ops.add_rms_norm(a.x, a.y, a.weight, EPS)[0],
         "rope": lambda: ops.rope(a.heads, a.positions, a.cos, a.sin),
         "silu_and_mul": lambda: ops.silu_and_mul(a.x, a.y),
-        "softmax": softmax,
+        "softmax": lambda: ops.softmax(a.x),
     }
 
 
@@ -135,15 +119,4 @@ def _in_place(a: Arguments) -> Calls:
         "rope": rope,
         "silu_and_mul": silu_and_mul,
         "softmax": softmax,
-    }
-
-
-def _torch(a: Arguments, threads: int) -> Calls:
-    torch_calls.use_threads(threads)
-    return {
-        "rms_norm": torch_calls.rms_norm(a.x, a.weight, EPS),
-        "add_rms_norm": torch_calls.add_rms_norm(a.x, a.y, a.weight, EPS),
-        "rope": torch_calls.rope(a.heads, a.positions, a.cos, a.sin),
-        "silu_and_mul": torch_calls.silu_and_mul(a.x, a.y),
-        "softmax": torch_calls.softmax(a.x),
     }

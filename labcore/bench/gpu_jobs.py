@@ -10,8 +10,8 @@ and there are several sets of them where one would fit into the GPU's cache (60 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -81,61 +81,43 @@ def _sets(*shapes: tuple[int, ...], device: str) -> list[list[torch.Tensor]]:
 def _elementwise(
     name: str, size: str, passes: int, flops: int, sets: list[list[torch.Tensor]], ours: Any, theirs: Any, exact: Any
 ) -> Job:
-    """A kernel whose inputs are all tensors of a set; theirs: the same in torch; exact: the same on float64."""
-    fast = compiled(theirs)
+    """A kernel whose inputs are all tensors of a set; theirs: the same in torch; exact: the same on float64.
+
+    Of several results all are made, and the first is compared.
+    """
+
+    def first(call: Any, inputs: Iterable[torch.Tensor]) -> torch.Tensor:
+        result = call(*inputs)
+        return result[0] if isinstance(result, tuple) else result
+
+    ways = {"triton": ours, "torch eager": theirs, "torch compiled": compiled(theirs)}
     numbers = sets[0][0].numel()
     return Job(
         kernel=name, size=size, num_bytes=passes * numbers * DTYPE.itemsize, flops=flops * numbers, ceiling=COPY,
-        num_sets=len(sets), reference=lambda: exact(*(x.double() for x in sets[0])),
-        contenders={
-            "triton": lambda i: ours(*sets[i]),
-            "torch eager": lambda i: theirs(*sets[i]),
-            "torch compiled": lambda i: fast(*sets[i]),
-        },
+        num_sets=len(sets), reference=lambda: first(exact, (x.double() for x in sets[0])),
+        contenders={who: partial(lambda call, i: first(call, sets[i]), call) for who, call in ways.items()},
     )  # fmt: skip
 
 
-def rms_norm(rows: int, columns: int, device: str = "cuda") -> Job:
-    def torchs(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (columns,), weight, EPS)
-
-    sets = _sets((rows, columns), (columns,), device=device)
-    return _elementwise(
-        "rms_norm", f"{rows} x {columns}", 2, 4, sets, lambda x, weight: norm.rms_norm(x, weight, EPS), torchs, torchs
-    )
-
-
-def add_rms_norm(rows: int, columns: int, device: str = "cuda") -> Job:
-    """Both results are made; the norm is the one that is compared."""
-
-    def torchs(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        total = x + residual
-        return F.rms_norm(total, (columns,), weight, EPS), total
-
-    fast = compiled(torchs)  # type: ignore[arg-type]
-    sets = _sets((rows, columns), (rows, columns), (columns,), device=device)
-    job = _elementwise(
-        "add_rms_norm", f"{rows} x {columns}", 4, 5, sets,
-        lambda x, r, w: norm.add_rms_norm(x, r, w, EPS)[0], *(2 * [lambda *inputs: torchs(*inputs)[0]]),
-    )  # fmt: skip
-    return replace(job, contenders={**job.contenders, "torch compiled": lambda i: fast(*sets[i])[0]})
+# Rows at a time: passes over the numbers, operations on each, how many arrays of all rows come before the weight, ours, torch's.
+BY_ROWS: dict[str, tuple[int, int, int, int, Any, Any]] = {
+    "rms_norm": (2, 4, 1, 1, lambda x, w: norm.rms_norm(x, w, EPS), lambda x, w: F.rms_norm(x, w.shape, w, EPS)),
+    "add_rms_norm": (
+        4, 5, 2, 1, lambda x, r, w: norm.add_rms_norm(x, r, w, EPS),
+        lambda x, r, w: (F.rms_norm(total := x + r, w.shape, w, EPS), total),
+    ),
+    "silu_and_mul": (3, 5, 2, 0, gate.silu_and_mul, lambda x, up: F.silu(x) * up),
+    "softmax": (2, 5, 1, 0, soft.softmax, lambda x: torch.softmax(x, -1)),
+}  # fmt: skip
 
 
-def silu_and_mul(rows: int, columns: int, device: str = "cuda") -> Job:
-    def torchs(x: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        return F.silu(x) * up
-
-    sets = _sets((rows, columns), (rows, columns), device=device)
-    return _elementwise("silu_and_mul", f"{rows} x {columns}", 3, 5, sets, gate.silu_and_mul, torchs, torchs)
+def _by_rows(name: str, rows: int, columns: int, device: str = "cuda") -> Job:
+    passes, flops, arrays, weights, ours, theirs = BY_ROWS[name]
+    sets = _sets(*arrays * [(rows, columns)], *weights * [(columns,)], device=device)
+    return _elementwise(name, f"{rows} x {columns}", passes, flops, sets, ours, theirs, theirs)
 
 
-def softmax(rows: int, columns: int, device: str = "cuda") -> Job:
-    def torchs(x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x, -1)
-
-    return _elementwise(
-        "softmax", f"{rows} x {columns}", 2, 5, _sets((rows, columns), device=device), soft.softmax, torchs, torchs
-    )
+rms_norm, add_rms_norm, silu_and_mul, softmax = (partial(_by_rows, name) for name in BY_ROWS)
 
 
 def rope(tokens: int, heads: int, dim: int, device: str = "cuda") -> Job:

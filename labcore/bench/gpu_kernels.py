@@ -19,7 +19,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,21 +127,18 @@ def measure(job: Job, ceilings: Mapping[str, float]) -> dict[str, Any]:
     }  # fmt: skip
     contenders = dict(job.contenders)
     if job.candidates:
-        graphs, failed = captured(job.candidates, job.num_sets, count)
+        graphs, failed = attempt(capture, job.candidates, job.num_sets, count)
         sweep = {name: statistics.median(seconds) for name, seconds in alternate(graphs, SWEEP_ROUNDS).items()}
         row["sweep_us"] = {name: seconds * 1e6 for name, seconds in sweep.items()} | failed
         if sweep:
             row["tiles"] = min(sweep, key=lambda name: sweep[name])
             contenders = {"triton": job.candidates[row["tiles"]], **contenders}
         del graphs
-    errors, wrong = errors_of(contenders, job.reference())
-    graphs, failed = captured({name: contenders[name] for name in errors}, job.num_sets, count)
+    errors, wrong = attempt(error_of, contenders, job.reference())
+    graphs, failed = attempt(capture, {name: contenders[name] for name in errors}, job.num_sets, count)
     for name, seconds in alternate(graphs, ROUNDS).items():
-        low, p50, high = (
-            statistics.quantiles(seconds, n=10)[0],
-            statistics.median(seconds),
-            statistics.quantiles(seconds, n=10)[-1],
-        )
+        low, *_, high = statistics.quantiles(seconds, n=10)
+        p50 = statistics.median(seconds)
         row["runs"].append({
             "name": name, "p10_us": low * 1e6, "p50_us": p50 * 1e6, "p90_us": high * 1e6, "rate": work / p50,
             "unit": "B/s" if job.ceiling == COPY else "op/s", "share": work / p50 / ceilings[job.ceiling],
@@ -152,20 +148,12 @@ def measure(job: Job, ceilings: Mapping[str, float]) -> dict[str, Any]:
     return row
 
 
-def captured(calls: Mapping[str, Call], num_sets: int, count: int) -> tuple[dict[str, Graph], dict[str, str]]:
-    return attempt({name: partial(capture, call, num_sets, count) for name, call in calls.items()})
-
-
-def errors_of(calls: Mapping[str, Call], want: torch.Tensor) -> tuple[dict[str, float], dict[str, str]]:
-    return attempt({name: partial(error_of, call, want) for name, call in calls.items()})
-
-
-def attempt(actions: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, Any], dict[str, str]]:
-    """What each gave, and why the others did not: a peer that cannot run here must not stop the rest."""
+def attempt(action: Callable[..., Any], calls: Mapping[str, Call], *arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """action(call, *arguments) of each, and why others have none: a peer that cannot run here must not stop the rest."""
     made, failed = {}, {}
-    for name, action in actions.items():
+    for name, call in calls.items():
         try:
-            made[name] = action()
+            made[name] = action(call, *arguments)
         except Exception as error:  # whatever a library raises belongs into the result
             traceback.print_exc()
             failed[name] = f"{type(error).__name__}: {str(error).strip()[:300]}"

@@ -10,7 +10,6 @@ token is the same. llama.cpp is asked for the same file and text, where it is in
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,5 @@ def bench_quality(model: str = "smollm2", *, num_tokens: int = NUM_TOKENS, threa
 
 def _llama_cpp(model: str, ids: list[int], threads: int) -> np.ndarray:
     path = zoo.model_path(model) if model in zoo.FILES else Path(model)
-    with tempfile.TemporaryDirectory() as folder, PeerProcess("labcore.bench.peers.llama_cpp", path, threads) as peer:
-        file = Path(folder) / "logits.npy"
-        peer.logits(ids, file)
-        return np.asarray(np.load(file))
+    with PeerProcess("labcore.bench.peers.llama_cpp", path, threads) as peer:
+        return peer.logits(ids)

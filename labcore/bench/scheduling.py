@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from labcore.bench.closed_loop import same_token
 from labcore.bench.harness import Goal, alternate
+from labcore.bench.oracle import same_token, sequence
 from labcore.bench.stamp import stamp
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler
-from labcore.engine.sequence import FinishReason, Sequence
 from labcore.kernels.registry import get_backend
 from labcore.kv.block_allocator import BlockAllocator
 from labcore.kv.hash_cache import HashCache
@@ -68,20 +67,13 @@ def _overhead(num_running: int, rounds: int) -> dict[str, float]:
             limits = SchedulerConfig(max_num_seqs=num_running, max_num_batched_tokens=num_running * 32)
             scheduler = Scheduler(limits, PagedCache(pool), observer)
             for i in range(num_running):
-                scheduler.add(_sequence(i, [i + 2] * 32, STEPS))
+                scheduler.add(sequence(str(i), [i + 2] * 32, STEPS))
             return _step_seconds(scheduler)
 
         return once
 
     comparison = alternate({"recorded": sample(lambda record: None), "unrecorded": sample(None)}, rounds=rounds)
     return {name: timing.p50 for name, timing in comparison.timings.items()}
-
-
-def _sequence(number: int, prompt: list[int], new_tokens: int) -> Sequence:
-    return Sequence(
-        request_id=str(number), token_ids=prompt, num_prompt_tokens=len(prompt), params=SamplingParams(), seed=0,
-        stop_token_ids=frozenset(), max_length=len(prompt) + new_tokens, length_reason=FinishReason.LENGTH,
-    )  # fmt: skip
 
 
 def _step_seconds(scheduler: Scheduler) -> list[float]:

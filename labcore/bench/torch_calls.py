@@ -1,7 +1,7 @@
 """The operators as torch does them on a CPU: its own functions, `out=` where they have one, in inference mode.
 
-A call without `out=` allocates its result, as torch's users see it: `rms_norm` and the rotation. Each function here takes numpy
-arrays, shares their memory, and returns a call to be timed.
+A call without `out=` allocates its result, as torch's users see it: `rms_norm` and the rotation. Numpy's arrays are taken as they
+lie, and what comes back are calls to be timed.
 """
 
 from __future__ import annotations
@@ -34,31 +34,21 @@ def causal_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Call:
     return inferring(lambda: F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True))
 
 
-def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> Call:
-    a, w = torch.from_numpy(x), torch.from_numpy(weight)
-    return inferring(lambda: F.rms_norm(a, w.shape, w, eps))
+def operators(
+    x: np.ndarray, y: np.ndarray, weight: np.ndarray, heads: np.ndarray, cos: np.ndarray, sin: np.ndarray, eps: float
+) -> dict[str, Call]:
+    """The elementwise ones. cos, sin: a row for each token.
 
-
-def add_rms_norm(x: np.ndarray, residual: np.ndarray, weight: np.ndarray, eps: float) -> Call:
-    a, b, w = torch.from_numpy(x), torch.from_numpy(residual), torch.from_numpy(weight)
-    total = torch.empty_like(a)
-    return inferring(lambda: F.rms_norm(torch.add(a, b, out=total), w.shape, w, eps))
-
-
-def softmax(x: np.ndarray) -> Call:
-    a = torch.from_numpy(x)
-    out = torch.empty_like(a)
-    return inferring(lambda: torch.softmax(a, -1, out=out))
-
-
-def silu_and_mul(gate: np.ndarray, up: np.ndarray) -> Call:
-    a, b = torch.from_numpy(gate), torch.from_numpy(up)
-    out = torch.empty_like(a)
-    return inferring(lambda: torch.mul(torch.ops.aten.silu.out(a, out=out), b, out=out))
-
-
-def rope(x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> Call:
-    """As transformers writes it: the tables are laid out for both halves beforehand, the halves are turned by a concatenation."""
-    a, half = torch.from_numpy(x), x.shape[-1] // 2
-    c, s = (torch.from_numpy(np.concatenate([t[positions]] * 2, axis=-1)[:, None].copy()) for t in (cos, sin))
-    return inferring(lambda: a * c + torch.cat([-a[..., half:], a[..., :half]], -1) * s)
+    The rotation is transformers': the tables are laid out for both halves beforehand, the halves turned by a concatenation.
+    """
+    a, b, w, turned = map(torch.from_numpy, (x, y, weight, heads))
+    out, total, half = torch.empty_like(a), torch.empty_like(a), heads.shape[-1] // 2
+    c, s = (torch.from_numpy(np.concatenate([table] * 2, axis=-1)[:, None].copy()) for table in (cos, sin))
+    calls: dict[str, Call] = {
+        "rms_norm": lambda: F.rms_norm(a, w.shape, w, eps),
+        "add_rms_norm": lambda: F.rms_norm(torch.add(a, b, out=total), w.shape, w, eps),
+        "rope": lambda: turned * c + torch.cat([-turned[..., half:], turned[..., :half]], -1) * s,
+        "silu_and_mul": lambda: torch.mul(torch.ops.aten.silu.out(a, out=out), b, out=out),
+        "softmax": lambda: torch.softmax(a, -1, out=out),
+    }
+    return {name: inferring(call) for name, call in calls.items()}

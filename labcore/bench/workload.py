@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from labcore.bench.ceilings import Ceilings
+from labcore.core.errors import InvalidConfig
 from labcore.loaders.checkpoint import EMBEDDING, Checkpoint
 
 FIRST_ORDINARY_ID = 256  # special tokens have lower ids
@@ -100,6 +101,8 @@ class Costs:
 
     def __init__(self, checkpoint: Checkpoint, weights: str) -> None:
         self._checkpoint, self._config = checkpoint, checkpoint.config
+        if self._config.moe:
+            raise InvalidConfig(f"{self._config.name} has experts: what a step reads follows its routing; expected a dense model")
         first = checkpoint.tensors["model.layers.0.mlp.down_proj.weight"]
         self.packed = weights == "packed" and not isinstance(first, np.ndarray)
 

@@ -14,6 +14,7 @@ from threading import Event
 from labcore.cli.generate import add_model_arguments, sampling_params
 from labcore.core.config import CacheConfig, EngineConfig
 from labcore.core.errors import InvalidRequest, LabError, NumericalError
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.engine.llm_engine import LLMEngine
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.registry import get_backend
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     params = sampling_params(args)
     backend = get_backend(args.backend, threads=args.threads)
-    conversation = Conversation(load_model(args.model, weights=args.weights, backend=backend), args.system)
+    conversation = Conversation(load_model(args.model, weights=args.weights, backend=backend), args.system, args.speculative)
     conversation.prompt("Hello", params)  # a model that cannot chat says so before anybody types
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
@@ -94,11 +95,11 @@ def _interrupts() -> Iterator[Event]:
 class Conversation:
     """What was said, and the engine that goes on with it; what no longer fits is forgotten from the oldest end."""
 
-    def __init__(self, model: LlamaModel, system: str | None) -> None:
+    def __init__(self, model: LlamaModel, system: str | None, speculative: str = "none") -> None:
         self.context = min(model.config.max_model_len, MAX_CONTEXT)
         num_blocks = blocks_for(self.context, CacheConfig().block_size)
         cache = CacheConfig(num_blocks=num_blocks, prefix_cache="radix")  # what was said before is not computed again
-        self.engine = LLMEngine(model, EngineConfig(cache=cache))
+        self.engine = LLMEngine(model, EngineConfig(cache=cache, speculative=SpeculativeConfig(method=speculative)))
         self.system = [] if system is None else [{"role": "system", "content": system}]
         self.reset()
 

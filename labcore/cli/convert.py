@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labcore.core.errors import InvalidCheckpoint
+from labcore.loaders.checkpoint import Checkpoint
 from labcore.loaders.dense import STORED
 from labcore.loaders.gguf_writer import write_gguf
 from labcore.loaders.load import load_checkpoint
@@ -26,20 +27,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    if "\0" in args.output:
+def output_path(name: str) -> Path:
+    if "\0" in name:
         raise InvalidCheckpoint("--output holds a NUL; expected the name of a file or folder")
-    output = Path(args.output)
-    if not 0 < args.max_shard_size < float("inf"):
-        raise InvalidCheckpoint(f"--max-shard-size is {args.max_shard_size}; expected gigabytes, more than 0")
-    checkpoint, dtype = load_checkpoint(args.input), args.dtype.upper()
+    return Path(name)
+
+
+def write(checkpoint: Checkpoint, output: Path, dtype: str, max_shard_bytes: int = 5_000_000_000) -> None:
+    """A GGUF file if that is what its name says, and else a folder."""
     try:
         if output.name.lower().endswith(".gguf"):
             write_gguf(checkpoint, output, dtype)
         else:
-            write_safetensors(checkpoint, output, dtype, max_shard_bytes=int(args.max_shard_size * 1e9))
+            write_safetensors(checkpoint, output, dtype, max_shard_bytes=max_shard_bytes)
     except OSError as error:
         raise InvalidCheckpoint(f"{output}: cannot be written: {error.strerror or error}") from None
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    output = output_path(args.output)
+    if not 0 < args.max_shard_size < float("inf"):
+        raise InvalidCheckpoint(f"--max-shard-size is {args.max_shard_size}; expected gigabytes, more than 0")
+    checkpoint, dtype = load_checkpoint(args.input), args.dtype.upper()
+    write(checkpoint, output, dtype, int(args.max_shard_size * 1e9))
     files = [output] if output.is_file() else sorted(output.iterdir())
     size = sum(file.stat().st_size for file in files)
     print(f"{output}: {checkpoint.config.name} in {args.dtype}, {size / 1e6:.1f} MB in {len(files)} file(s)")

@@ -8,6 +8,7 @@ from typing import Any
 
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest
+from labcore.core.speculative_config import PROPOSERS, SpeculativeConfig
 from labcore.engine.llm import LLM, Prompt
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.registry import get_backend
@@ -15,6 +16,8 @@ from labcore.kv.block_table import blocks_for
 from labcore.loaders.chat import chat_prompt_ids
 from labcore.model.llama import LlamaModel
 from labcore.model.weights import WEIGHT_FORMS, load_model
+
+RULES = {"top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,15 +37,19 @@ def add_model_arguments(parser: argparse.ArgumentParser, max_tokens: int) -> Non
     parser.add_argument("--max-tokens", type=int, default=max_tokens, help="of an answer (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (default)")
     parser.add_argument("--top-k", type=int, default=0, help="0 = all (default)")
-    parser.add_argument("--top-p", type=float, default=1.0)
+    for name, default in RULES.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help="default: %(default)s")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end where this appears; may be repeated")
+    parser.add_argument("--speculative", choices=PROPOSERS, default="none", help='guess ahead: "ngram" where text repeats itself')
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default=None, help="default: the fastest that this machine runs (see `labcore info`)")
     parser.add_argument("--threads", type=int, default=None, help="of the native backend (default: all cores)")
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
+    rules = {name: getattr(args, name) for name in RULES}
     return SamplingParams(
-        max_tokens=args.max_tokens, temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, seed=args.seed
+        max_tokens=args.max_tokens, temperature=args.temperature, top_k=args.top_k, seed=args.seed, stop=args.stop, **rules
     )
 
 
@@ -63,7 +70,8 @@ def run(args: argparse.Namespace) -> dict[str, Any] | int:
     longest = max(lengths) + 1 + args.max_tokens
     together = min(len(prompts), SchedulerConfig().max_num_seqs)
     num_blocks = together * blocks_for(min(longest, model.config.max_model_len), CacheConfig().block_size)
-    llm = LLM(model, config=EngineConfig(cache=CacheConfig(num_blocks=num_blocks)))
+    speculative = SpeculativeConfig(method=args.speculative)
+    llm = LLM(model, config=EngineConfig(cache=CacheConfig(num_blocks=num_blocks), speculative=speculative))
     if args.stream:
         print("" if args.chat else args.prompt[0], end="")
         for out in llm.stream(prompts[0], params):

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "isa": runnable_isas(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "backends": [{"name": s.name, "available": s.available, "reason": s.reason} for s in backend_statuses()],
-        "models": {"lab": "made from a seed, needs no file", **{name: path and str(path) for name, path in paths.items()}},
+        "models": dict.fromkeys(zoo.SEEDED, "made from a seed, needs no file") | {n: p and str(p) for n, p in paths.items()},
     }
     _print(document)
     return document

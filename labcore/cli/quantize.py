@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from labcore.cli.convert import output_path, write
 from labcore.core.errors import InvalidCheckpoint
 from labcore.lab.tables import Table
 from labcore.loaders.checkpoint import Checkpoint
-from labcore.loaders.gguf_writer import write_gguf
 from labcore.loaders.load import load_checkpoint
-from labcore.loaders.safetensors_writer import write_safetensors
 from labcore.loaders.writing import float32
 from labcore.quant.error import relative_error
 from labcore.quant.gguf_blocks import FORMATS
@@ -26,20 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    if "\0" in args.output:
-        raise InvalidCheckpoint("--output holds a NUL; expected the name of a file or folder")
-    output = Path(args.output)
-    if (output.suffix.lower() == ".gguf") == (args.to == "int8"):
+    output = output_path(args.output)
+    if output.name.lower().endswith(".gguf") == (args.to == "int8"):
         expected = "the name of a folder" if args.to == "int8" else "a name that ends in .gguf"
         raise InvalidCheckpoint(f"{output}: expected {expected} for {args.to}")
     before = load_checkpoint(args.model)
-    try:
-        if args.to == "int8":
-            write_safetensors(before, output, "I8")
-        else:
-            write_gguf(before, output, args.to.upper())
-    except OSError as error:
-        raise InvalidCheckpoint(f"{output}: cannot be written: {error.strerror or error}") from None
+    write(before, output, "I8" if args.to == "int8" else args.to.upper())
     after = load_checkpoint(output.absolute())  # a folder may have the name of a model
     sizes, errors = [_weight_bytes(checkpoint) for checkpoint in (before, after)], _errors(before, after)
     rows = [[kind, f"{mean(found):.2%}", f"{max(found):.2%}"] for kind, found in errors.items()]

@@ -11,6 +11,7 @@ from labcore.core.trace import StepRecord
 from labcore.engine.trace_file import read_trace
 from labcore.engine.workload_file import asked_in, first_difference, perform
 from labcore.kernels.registry import get_backend
+from labcore.loaders import zoo
 from labcore.model.weights import WEIGHT_FORMS, load_model
 
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         for step in trace.steps:
             print(told(step))
         return summary
-    name = args.model or ("lab" if trace.model == "lab" else "smollm2")
+    name = args.model or (trace.model if trace.model in zoo.SEEDED else "smollm2")
     model = load_model(name, weights=args.weights, backend=get_backend(args.backend, threads=args.threads))
     if model.config.name != trace.model:
         raise InvalidTrace(f"{args.file} was recorded on {trace.model!r}, and {name} is {model.config.name!r}; give --model")

@@ -10,6 +10,7 @@ from typing import Any
 from labcore.cli.generate import add_model_arguments, sampling_params
 from labcore.core.config import POLICIES, PREFIX_CACHES, CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidTrace
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.engine.trace_file import VERSION, trace_writer
 from labcore.engine.workload_file import Asked, perform, read_workload
 from labcore.kernels.registry import get_backend
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             max_chunk_tokens=args.max_chunk_tokens,
             policy=args.policy,
         ),
+        speculative=SpeculativeConfig(method=args.speculative),
     )
     if bool(args.prompt) == bool(args.workload):
         raise InvalidTrace("expected prompts, or --workload FILE")

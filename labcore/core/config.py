@@ -6,13 +6,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import pi
 
+from labcore.core.checks import at_least, one_of, positive
 from labcore.core.errors import InvalidConfig
+from labcore.core.speculative_config import SpeculativeConfig
 
 MAX_MODEL_LEN = 1 << 20
 MAX_BLOCKS = 1 << 22
+MAX_EXPERTS = 1 << 12  # of a layer: the largest published have some thousands, and a damaged file may say anything
 MAX_ROPE_NUMBERS = 1 << 27  # max_model_len x head_dim: a million positions of 128; cos and sin take 4 bytes of each in float64
 PROJECTIONS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -23,26 +26,6 @@ KV_DTYPES = ("float32", "int8")
 PREFIX_CACHES = ("none", "radix", "hash")
 POLICIES = ("fcfs", "priority", "lpm")
 _MODEL_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
-
-
-def _at_least(least: int, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not value >= least:
-            raise InvalidConfig(f"{type(config).__name__}.{name} is {value!r}; expected a whole number, {least} or more")
-
-
-def _positive(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise InvalidConfig(f"{type(config).__name__}.{name} is {value!r}; expected a positive number")
-
-
-def _one_of(known: tuple[str, ...], config: object, name: str) -> None:
-    value = getattr(config, name)
-    if value not in known:
-        raise InvalidConfig(f"{type(config).__name__}.{name} is {value!r}; expected one of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +44,7 @@ class LinearRope:
     factor: float
 
     def __post_init__(self) -> None:
-        _positive(self, "factor")
+        positive(self, "factor")
 
     def scaled(self, frequency: float) -> float:
         return frequency / self.factor
@@ -81,8 +64,8 @@ class Llama3Rope:
     original_max_model_len: int
 
     def __post_init__(self) -> None:
-        _positive(self, "factor", "low_freq_factor", "high_freq_factor")
-        _at_least(1, self, "original_max_model_len")
+        positive(self, "factor", "low_freq_factor", "high_freq_factor")
+        at_least(1, self, "original_max_model_len")
         if not self.low_freq_factor < self.high_freq_factor:
             raise InvalidConfig(
                 f"Llama3Rope.low_freq_factor is {self.low_freq_factor} and high_freq_factor {self.high_freq_factor}; "
@@ -100,12 +83,51 @@ RopeScaling = PlainRope | LinearRope | Llama3Rope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoEConfig:
+    """A layer's feed-forward as many experts, of which a router chooses a few for each token. Source: Shazeer et al. 2017.
+
+    norm_topk_prob: whether the weights of the chosen are divided by their sum (Mixtral always does).
+    shared_expert_intermediate_size: of one more expert that every token passes, behind a gate (Qwen2-MoE); 0 = there is none.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    norm_topk_prob: bool
+    shared_expert_intermediate_size: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
+        at_least(0, self, "shared_expert_intermediate_size")
+        if not self.num_experts_per_tok <= self.num_experts <= MAX_EXPERTS:
+            raise InvalidConfig(
+                f"num_experts is {self.num_experts} and num_experts_per_tok {self.num_experts_per_tok}; "
+                f"expected at most {MAX_EXPERTS} experts, and not more of them per token than there are"
+            )
+
+    def matrices(self, hidden_size: int) -> dict[str, tuple[int, int]]:
+        """The matrices by name, (outputs, inputs): the router (`mlp.gate`), the experts, the shared expert and its gate."""
+        found = {"mlp.gate": (self.num_experts, hidden_size)}
+        for expert in range(self.num_experts):
+            found |= _gated(f"mlp.experts.{expert}", self.moe_intermediate_size, hidden_size)
+        if shared := self.shared_expert_intermediate_size:
+            found |= _gated("mlp.shared_expert", shared, hidden_size) | {"mlp.shared_expert_gate": (1, hidden_size)}
+        return found
+
+
+def _gated(name: str, inner: int, hidden: int) -> dict[str, tuple[int, int]]:
+    """The matrices of one gated feed-forward, (outputs, inputs)."""
+    return {f"{name}.gate_proj": (inner, hidden), f"{name}.up_proj": (inner, hidden), f"{name}.down_proj": (hidden, inner)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The shape of a Llama-family decoder.
 
     rope_scaling: what is done to the frequencies of the rotary embedding.
     biases:       the projections that add one (of PROJECTIONS): q, k and v in Qwen2.
     qk_norm:      whether each head of q and of k goes through an RMSNorm of its own before the rotation (Qwen3).
+    moe:          the experts in the place of each layer's feed-forward, whose intermediate_size then says nothing; None = dense.
     Source: Touvron et al. 2023 (LLaMA); grouped-query attention after Ainslie et al. 2023.
     """
 
@@ -123,9 +145,10 @@ class ModelConfig:
     rope_scaling: RopeScaling = PlainRope()
     biases: frozenset[str] = frozenset()
     qk_norm: bool = False
+    moe: MoEConfig | None = None
 
     def __post_init__(self) -> None:
-        _at_least(1, self, *_MODEL_SIZES, "max_model_len")
+        at_least(1, self, *_MODEL_SIZES, "max_model_len")
         if self.num_heads % self.num_kv_heads:
             raise InvalidConfig(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_dim % 2:
@@ -137,11 +160,12 @@ class ModelConfig:
                 f"max_model_len is {self.max_model_len} and head_dim {self.head_dim}; "
                 f"expected a product of at most {MAX_ROPE_NUMBERS}"
             )
-        _positive(self, "rope_theta", "rms_norm_eps")
+        positive(self, "rope_theta", "rms_norm_eps")
         if not self.rms_norm_eps < 1:
             raise InvalidConfig(f"rms_norm_eps is {self.rms_norm_eps}; expected a number in (0, 1)")
-        if unknown := self.biases.difference(PROJECTIONS):
-            raise InvalidConfig(f"biases name {min(unknown)!r}; expected some of {', '.join(PROJECTIONS)}")
+        biased = PROJECTIONS[:4] if self.moe else PROJECTIONS
+        if unknown := self.biases.difference(biased):
+            raise InvalidConfig(f"biases name {min(unknown)!r}; expected some of {', '.join(biased)}")
 
     @property
     def q_size(self) -> int:
@@ -154,14 +178,9 @@ class ModelConfig:
     @property
     def projections(self) -> dict[str, tuple[int, int]]:
         """The matrices of a layer by name, (outputs, inputs)."""
-        h, f = self.hidden_size, self.intermediate_size
-        return dict(
-            zip(
-                PROJECTIONS,
-                [(self.q_size, h), (self.kv_size, h), (self.kv_size, h), (h, self.q_size), (f, h), (f, h), (h, f)],
-                strict=True,
-            )
-        )
+        h, q, kv = self.hidden_size, self.q_size, self.kv_size
+        attention = dict(zip(PROJECTIONS[:4], [(q, h), (kv, h), (kv, h), (h, q)], strict=True))
+        return attention | (self.moe.matrices(h) if self.moe else _gated("mlp", self.intermediate_size, h))
 
     @property
     def num_parameters(self) -> int:
@@ -192,6 +211,12 @@ class ModelConfig:
             rms_norm_eps=1e-5,
         )
 
+    @classmethod
+    def lab_moe(cls) -> ModelConfig:
+        """The lab model with 8 experts: a token passes 2 of 384, so its arithmetic is that of the lab model's 768."""
+        experts = MoEConfig(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=384, norm_topk_prob=True)
+        return replace(cls.lab(), name="lab-moe", moe=experts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
@@ -208,7 +233,7 @@ class CacheConfig:
     prefix_cache: str = "none"
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "block_size", "num_blocks")
+        at_least(1, self, "block_size", "num_blocks")
         if self.num_blocks > MAX_BLOCKS or self.block_size > MAX_MODEL_LEN:
             raise InvalidConfig(
                 f"num_blocks is {self.num_blocks} and block_size {self.block_size}; "
@@ -216,8 +241,8 @@ class CacheConfig:
             )
         if self.block_size & (self.block_size - 1):
             raise InvalidConfig(f"block_size is {self.block_size}; expected a power of two")
-        _one_of(KV_DTYPES, self, "kv_dtype")
-        _one_of(PREFIX_CACHES, self, "prefix_cache")
+        one_of(KV_DTYPES, self, "kv_dtype")
+        one_of(PREFIX_CACHES, self, "prefix_cache")
 
     @property
     def num_slots(self) -> int:
@@ -248,11 +273,11 @@ class SchedulerConfig:
     policy: str = "fcfs"
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "max_num_batched_tokens", "max_num_seqs")
-        _at_least(0, self, "watermark_blocks")
+        at_least(1, self, "max_num_batched_tokens", "max_num_seqs")
+        at_least(0, self, "watermark_blocks")
         if self.max_chunk_tokens is not None:
-            _at_least(1, self, "max_chunk_tokens")
-        _one_of(POLICIES, self, "policy")
+            at_least(1, self, "max_chunk_tokens")
+        one_of(POLICIES, self, "policy")
 
     @property
     def chunk_limit(self) -> int:
@@ -265,9 +290,10 @@ class EngineConfig:
 
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "seed")
+        at_least(0, self, "seed")
         if self.seed >= 1 << 32:
             raise InvalidConfig(f"EngineConfig.seed is {self.seed}; expected at most 2**32 - 1")

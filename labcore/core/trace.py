@@ -35,6 +35,8 @@ class ScheduledRecord(NamedTuple):
     block_ids: tuple[int, ...]  # the blocks it held in this step
     state: str  # "running", or the reason it finished for
     error: str = ""  # what went wrong, where that is "error"
+    num_draft: int = 0  # of the tokens computed, guesses
+    num_accepted: int = 0  # of these, right ones; the step sampled one token more
 
 
 class StepRecord(NamedTuple):

@@ -18,6 +18,7 @@ from labcore.core.config import EngineConfig
 from labcore.core.errors import InvalidConfig, InvalidRequest, LabError
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine, RequestOutput, is_token_ids
+from labcore.engine.sampler import Logprobs
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.api import Backend
 from labcore.model.llama import LlamaModel
@@ -37,6 +38,8 @@ class Completion:
     num_prompt_tokens: int
     finish_reason: str
     error: str = ""  # what went wrong, where finish_reason is "error"
+    logprobs: tuple[Logprobs, ...] = ()  # of each token, if they were asked for
+    prompt_logprobs: tuple[Logprobs, ...] = ()  # of each prompt token but the first, likewise
 
 
 class LLM:
@@ -141,6 +144,8 @@ def _completion(prompt: Prompt, num_prompt_tokens: int, outputs: list[RequestOut
         num_prompt_tokens=num_prompt_tokens,
         finish_reason=outputs[-1].finish_reason or "",
         error=outputs[-1].error,
+        logprobs=tuple(one for out in outputs for one in out.logprobs),
+        prompt_logprobs=tuple(one for out in outputs for one in out.prompt_logprobs),
     )
 
 

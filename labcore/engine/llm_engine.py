@@ -22,14 +22,17 @@ import numpy as np
 from labcore.core.config import EngineConfig
 from labcore.core.errors import InvalidRequest, LabError
 from labcore.core.trace import StepRecord
+from labcore.engine.constraint import constraint_of
+from labcore.engine.detokenizer import Detokenizer
 from labcore.engine.model_runner import ModelRunner
 from labcore.engine.plan import Progress
+from labcore.engine.sampler import Logprobs
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler
 from labcore.engine.sequence import FinishReason, Sequence, answer_name
+from labcore.engine.speculative.choose import proposer_of
 from labcore.kv.paged_cache import PagedCache
 from labcore.kv.prefix_cache import Domain
-from labcore.loaders.tokenizer import IncrementalDecoder
 from labcore.model.llama import LlamaModel
 
 
@@ -46,6 +49,8 @@ class RequestOutput:
     text: str
     finish_reason: str | None = None  # None while it runs
     error: str = ""  # what went wrong, where finish_reason is "error"
+    logprobs: tuple[Logprobs, ...] = ()  # of each token, if they were asked for
+    prompt_logprobs: tuple[Logprobs, ...] = ()  # of each prompt token but the first, with the first tokens of an answer
 
     @property
     def name(self) -> str:
@@ -78,10 +83,10 @@ def _check_number(request_id: str, name: str, value: object, kind: type, expecte
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request and the decoders of those of its answers that have not ended."""
+    """A request, and which of its answers have not ended."""
 
     arrival: int
-    decoders: dict[int, IncrementalDecoder]
+    open: set[int]
 
 
 class LLMEngine:
@@ -93,13 +98,18 @@ class LLMEngine:
         config: EngineConfig | None = None,
         observer: Callable[[StepRecord], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        draft_model: LlamaModel | None = None,
     ) -> None:
-        """observer: called with the record of every step; without one, no record is made. clock: of timeouts, in seconds."""
+        """observer: called with the record of every step; without one, no record is made. clock: of timeouts, in seconds.
+
+        draft_model: guesses, where the config says "draft"; None = the first layers of the model.
+        """
         self.model = model
         self.config = config or EngineConfig()
         self.cache = PagedCache(self.config.cache)
-        self.scheduler = Scheduler(self.config.scheduler, self.cache, observer, clock)
-        self.runner = ModelRunner(model, self.config.cache)
+        proposer = proposer_of(self.config, model, draft_model)
+        self.scheduler = Scheduler(self.config.scheduler, self.cache, observer, clock, proposer)
+        self.runner = ModelRunner(model, self.config.cache, proposer)
         self._requests: dict[str, _Request] = {}
         self._num_added = 0
         self._clock = clock
@@ -133,8 +143,7 @@ class LLMEngine:
         sequence.priority, sequence.domain = int(priority), Domain(salt=salt)
         sequence.deadline = inf if timeout is None else self._clock() + timeout
         self.scheduler.add(sequence)
-        decoders = {index: IncrementalDecoder(self.model.tokenizer) for index in range(params.n)}
-        self._requests[request_id] = _Request(sequence.arrival, decoders)
+        self._requests[request_id] = _Request(sequence.arrival, set(range(params.n)))
         self._num_added += 1
         return sequence.num_prompt_tokens
 
@@ -197,8 +206,13 @@ class LLMEngine:
                 f"request {request_id!r}: prompt of {len(ids)} tokens and one more exceed "
                 f"the model's context of {config.max_model_len}"
             )
-        if bad := [token for token in params.stop_token_ids if token >= config.vocab_size]:
-            raise InvalidRequest(f"request {request_id!r}: stop token {bad[0]} is outside the vocabulary of {config.vocab_size}")
+        for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
+            if bad := [token for token in getattr(params, name) or () if token >= config.vocab_size]:
+                raise InvalidRequest(
+                    f"request {request_id!r}: {name} has token {bad[0]}, outside the vocabulary of {config.vocab_size}"
+                )
+        tokenizer = self.model.tokenizer
+        constraint = constraint_of(params, tokenizer)
         wanted = min(len(ids) + params.max_tokens, config.max_model_len)
         room = self.config.cache.num_slots
         return Sequence(
@@ -208,8 +222,10 @@ class LLMEngine:
             num_forks=params.n - 1,
             params=params,
             seed=params.seed if params.seed is not None else self.config.seed << 32 | self._num_added,
-            stop_token_ids=frozenset(params.stop_token_ids)
-            | (frozenset() if params.ignore_eos else self.model.tokenizer.eos_token_ids),
+            stop_token_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else tokenizer.eos_token_ids),
+            reader=Detokenizer(tokenizer, params.stop, params.include_stop),
+            constraint=constraint,
+            state=constraint.start,
             max_length=min(wanted, room),
             length_reason=FinishReason.LENGTH if wanted <= room else FinishReason.KV_EXHAUSTED,
         )
@@ -226,18 +242,22 @@ class LLMEngine:
                 yield self._output(request, sequence, index, ())
 
     def _output(self, request: _Request, sequence: Sequence, index: int, tokens: Tokens[int]) -> RequestOutput:
-        decoder, reason = request.decoders[index], sequence.finish_reason
-        text = decoder.feed(list(tokens))
+        reason, reader, num_top = sequence.finish_reason, sequence.reader, sequence.params.logprobs
+        assert isinstance(reader, Detokenizer)
+        if index != sequence.index:
+            reader = reader.fork()
         if reason is not None:
-            text += decoder.finish()
-            del request.decoders[index]
-            if not request.decoders:
+            request.open.discard(index)
+            if not request.open:
                 del self._requests[sequence.request_id]
+        first = len(sequence.output_token_ids) == len(tokens) > 0
         return RequestOutput(
             request_id=sequence.request_id,
             index=index,
             token_ids=list(tokens),
-            text=text,
+            text=reader.take() if reason is None else reader.finish(),
             finish_reason=reason.value if reason else None,
             error=sequence.error,
+            logprobs=() if num_top is None or not tokens else self.runner.logprobs(sequence.name, tokens, num_top),
+            prompt_logprobs=tuple(sequence.prompt_logprobs) if first else (),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from labcore.core.errors import NumericalError
 from labcore.engine.sequence import FinishReason, Sequence
@@ -12,16 +12,36 @@ from labcore.kv.paged_cache import Copy
 Sampled = list[int] | NumericalError  # what a step brought a sequence
 
 
+class Draft(NamedTuple):
+    """Guesses at the tokens behind the known ones. laws: what each was drawn from (vocab_size,); none if chance had no part."""
+
+    tokens: tuple[int, ...] = ()
+    laws: tuple[Any, ...] = ()
+
+
+NO_DRAFT = Draft()
+
+
 class ScheduledSequence(NamedTuple):
-    """A sequence's share of a step: its next `num_tokens` tokens; it `samples` if they reach the end of the known ones."""
+    """A sequence's share of a step: its next `num_tokens` tokens; it `samples` if they reach the end of the known ones.
+
+    num_draft: of these, guesses behind the known ones, which the step verifies.
+    """
 
     sequence: Sequence
     num_tokens: int
     samples: bool
+    num_draft: int = 0
+
+    @property
+    def draft_span(self) -> tuple[int, int]:
+        """The positions of its guesses, from and up to."""
+        end = self.sequence.num_computed_tokens + self.num_tokens
+        return end - self.num_draft, end
 
     @property
     def num_samples(self) -> int:
-        """Tokens drawn from its last row of logits: one for each answer that begins there."""
+        """Tokens that it brings at the least: one for each answer that begins there."""
         return 1 + self.sequence.num_forks if self.samples else 0
 
 
@@ -43,3 +63,5 @@ class Progress(NamedTuple):
     tokens: tuple[int, ...]
     reason: FinishReason | None
     forked_from: str = ""  # the sequence that it parted from in this step
+    num_draft: int = 0  # guesses that were verified
+    num_accepted: int = 0  # of these, right ones

@@ -138,4 +138,6 @@ def _share(progress: Progress) -> ScheduledRecord:
         block_ids=tuple(sequence.block_table),
         state=ended.value if ended else "running",
         error=sequence.error,
+        num_draft=progress.num_draft,
+        num_accepted=progress.num_accepted,
     )

@@ -10,8 +10,7 @@ The rules, each paid for by somebody's outage:
 - A request that can never fit is refused when it is added.
 - Several answers to one prompt part when it is computed; they share its blocks until one of them writes.
 
-"Oldest" is by rank: priority, then age. Source: Yu et al. 2022 (Orca: iteration-level scheduling), Kwon et al. 2023 (vLLM:
-paging, copy-on-write, recompute preemption), Agrawal et al. 2024 (Sarathi: chunked prefill).
+"Oldest" is by rank: priority, then age. Source: Yu et al. 2022 (Orca), Kwon et al. 2023 (vLLM), Agrawal et al. 2024 (Sarathi).
 """
 
 from __future__ import annotations
@@ -22,13 +21,16 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from labcore.core.config import SchedulerConfig
-from labcore.core.errors import InvalidRequest, NumericalError, OutOfBlocks
+from labcore.core.errors import NumericalError, OutOfBlocks
 from labcore.core.trace import StepRecord
 from labcore.engine.deadlines import Deadlines
 from labcore.engine.plan import Progress, Sampled, ScheduledSequence, SchedulerOutput
 from labcore.engine.policies import POLICIES
+from labcore.engine.proposer import NoProposer, Proposer
 from labcore.engine.recorder import NoRecorder, Recorder, StepRecorder
+from labcore.engine.refusal import refuse
 from labcore.engine.sequence import FinishReason, Sequence, SequenceStatus
+from labcore.engine.share import share_of
 from labcore.kv.paged_cache import Copy, PagedCache
 
 by_rank = attrgetter("rank")
@@ -43,9 +45,11 @@ class Scheduler:
         cache: PagedCache,
         observer: Callable[[StepRecord], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        proposer: Proposer | None = None,
     ) -> None:
-        """observer: called with the record of each step, after its books are closed. clock: what deadlines are compared with."""
+        """observer: called with each step's record. clock: of deadlines. proposer: says how many guesses a sequence gets."""
         self.config, self.cache = config, cache
+        self.proposer: Proposer = proposer or NoProposer()
         self.waiting: list[Sequence] = []  # both by rank, the first first
         self.running: list[Sequence] = []
         self.live: dict[str, list[Sequence]] = {}  # by request, its unfinished sequences
@@ -79,23 +83,25 @@ class Scheduler:
         scheduled: list[ScheduledSequence] = []
         yielded = self._yield_to_urgent() if self.waiting else []
         preempted: list[Sequence] = []
-
-        for sequence in list(self.running):
+        for place, sequence in enumerate(running := list(self.running), 1):
             if budget == 0 or sequence.status is not SequenceStatus.RUNNING:
                 break  # out of tokens, or preempted to make room for an older one, as are all behind it
-            share = self._share(sequence, budget)
+            share = self._share(sequence, budget, len(running) - place, preempts=True)
             if not self._reserve(sequence, share.num_tokens, preempted, self._copies):
                 break
-            scheduled.append(share)
-            budget -= share.num_tokens
+            if share.num_tokens or share.samples:
+                scheduled.append(share)
+                budget -= share.num_tokens
 
         while self.waiting and budget and not preempted and self._num_seats < self.config.max_num_seqs:
             sequence = self._policy(self.waiting, self.cache.prefix_cache)
             if sequence in yielded or not self._admit(sequence):
                 break
-            share = self._share(sequence, budget)
-            scheduled.append(share)
-            budget -= share.num_tokens
+            share = self._share(sequence, budget, 0, preempts=False)
+            self._copies += self.cache.reserve(sequence.block_table, *share.draft_span) if share.num_draft else []
+            if share.num_tokens or share.samples:
+                scheduled.append(share)
+                budget -= share.num_tokens
         return SchedulerOutput(tuple(scheduled), (*yielded, *preempted), tuple(self._copies), tuple(self.expired))
 
     def update(self, output: SchedulerOutput, sampled: Iterable[Sampled]) -> list[Progress]:
@@ -112,10 +118,8 @@ class Scheduler:
         for one in progress:
             if one.reason is not None:
                 self._finish(one.sequence, one.reason)
-        idle_reason = ""
-        if not output.scheduled:
-            self.num_empty_steps += 1
-            idle_reason = "no waiting request fits" if self.has_unfinished else "nothing to do"
+        idle_reason = "" if output.scheduled else "no waiting request fits" if self.has_unfinished else "nothing to do"
+        self.num_empty_steps += not output.scheduled
         step, self.num_steps = self.num_steps, self.num_steps + 1
         self._recorder.closed(step, output, len(self.waiting), len(self.running), idle_reason)
         return [*(Progress(sequence, 0, (), FinishReason.TIMEOUT) for sequence in expired), *progress]
@@ -144,19 +148,7 @@ class Scheduler:
         self.cache.check(s.block_table for s in self.running)
 
     def _refuse(self, sequence: Sequence) -> None:
-        who, pool = f"request {sequence.request_id!r}", self.cache.allocator.num_blocks
-        if sequence.request_id in self.live:
-            raise InvalidRequest(f"request id {sequence.request_id!r} is in use; wait until it has finished, or choose another")
-        needed = self.cache.blocks_for(sequence.num_prompt_tokens + 1)
-        if needed > pool:
-            raise InvalidRequest(
-                f"{who}: prompt of {sequence.num_prompt_tokens} tokens and one more need "
-                f"{needed} KV blocks of {self.cache.block_size}; the pool has {pool}"
-            )
-        if 1 + sequence.num_forks > self.config.max_num_seqs:
-            raise InvalidRequest(f"{who}: n is {1 + sequence.num_forks}; at most {self.config.max_num_seqs} run at a time")
-        if self.config.policy != "priority" and sequence.priority != 0:
-            raise InvalidRequest(f"{who}: priority is {sequence.priority}; the policy is {self.config.policy}: expected 0")
+        refuse(sequence, self.live, self.cache, self.config)
 
     def _expire(self) -> None:
         """End the requests whose deadline has passed."""
@@ -164,10 +156,11 @@ class Scheduler:
             self.expired += self.live[request_id]
             self.abort(request_id, FinishReason.TIMEOUT)
 
-    def _share(self, sequence: Sequence, budget: int) -> ScheduledSequence:
-        uncomputed = len(sequence.token_ids) - sequence.num_computed_tokens
-        num_tokens = min(uncomputed, self._chunk_limit, budget)
-        return ScheduledSequence(sequence, num_tokens, samples=num_tokens == uncomputed)
+    def _share(self, sequence: Sequence, budget: int, others: int, preempts: bool) -> ScheduledSequence:
+        """others: sequences behind it in this step, each of which goes before its guesses. preempts: if its draft needs it."""
+        preempts &= self.proposer.whole(sequence)
+        reach = self.cache.num_slots if preempts else self.cache.reach(sequence.block_table, sequence.num_computed_tokens)
+        return share_of(sequence, self.proposer, len(self.running), self._chunk_limit, budget, budget - others, reach)
 
     def _yield_to_urgent(self) -> list[Sequence]:
         """Admit whoever is more urgent than somebody who runs, before anything is scheduled; those preempted for it."""
@@ -203,11 +196,13 @@ class Scheduler:
                     return False
 
     def _victim(self) -> Sequence:
-        """The youngest: never one already scheduled in this step, since those are all older than the one that needs room."""
+        """The youngest: never one already scheduled in this step, since those are older than the one that needs room."""
         return self.running[-1]
 
     def _match(self, sequence: Sequence) -> list[int]:
-        return self.cache.match_prefix(sequence.token_ids, sequence.domain)
+        """Nothing where the logits of the whole prompt are wanted."""
+        scored = sequence.params.prompt_logprobs is not None
+        return [] if scored else self.cache.match_prefix(sequence.token_ids, sequence.domain)
 
     def _fits(self, sequence: Sequence, table: list[int]) -> bool:
         """Whether there are seats, and blocks for all its known tokens besides those in the table."""
@@ -244,16 +239,21 @@ class Scheduler:
         sequence, count = share.sequence, share.num_tokens
         if sequence.status is not SequenceStatus.RUNNING:  # aborted while the step was computed: its tokens are dropped
             return [Progress(sequence, count, (), None)]
-        sequence.num_computed_tokens += count
+        sequence.num_computed_tokens += count - share.num_draft
         if isinstance(tokens, NumericalError):
             sequence.error = str(tokens)
             return [Progress(sequence, count, (), FinishReason.ERROR)]
         assert bool(tokens) == share.samples, "a chunk samples exactly if it reaches the end of the known tokens"
-        if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - count:
+        if sequence.num_computed_tokens >= sequence.num_prompt_tokens > sequence.num_computed_tokens - count + share.num_draft:
             self._keep(sequence)  # the prompt is complete: others may share it from now on
         forks = self._part(sequence, tokens[-sequence.num_forks :]) if tokens and sequence.num_forks else ()
         own = tokens[: len(tokens) - len(forks)]
-        return [Progress(sequence, count, *sequence.append(own)), *forks]
+        (kept, reason), accepted = sequence.append(own), max(len(own) - 1, 0)
+        sequence.num_computed_tokens += max(len(kept) - 1, 0)  # the last is known, and not computed
+        if share.samples:
+            self.proposer.learn(sequence, share.num_draft, accepted)
+            self.cache.trim(sequence.block_table, sequence.num_computed_tokens)
+        return [Progress(sequence, count, kept, reason, num_draft=share.num_draft, num_accepted=accepted), *forks]
 
     def _part(self, sequence: Sequence, tokens: list[int]) -> list[Progress]:
         """The other answers to a prompt, each with its first token; they share its blocks."""

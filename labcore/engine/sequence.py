@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
+from typing import Any, Protocol
 
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kv.prefix_cache import ANYONE, Domain
@@ -26,6 +27,57 @@ class FinishReason(Enum):
     ABORT = "abort"  # the caller gave it up
     TIMEOUT = "timeout"  # its deadline passed
     ERROR = "error"  # its logits held no number to choose by; `Sequence.error` says where
+
+
+class Reader(Protocol):
+    """Reads an answer token by token and knows where its text ends it."""
+
+    def feed(self, token: int, may_stop: bool = True) -> bool:
+        """The next token; True if a stop text is complete with it. may_stop: whether one counts here."""
+        ...
+
+    def fork(self) -> Reader:
+        """One for another answer, before its first token."""
+        ...
+
+
+class Constraint(Protocol):
+    """What may come next, by a state that is a number; `start` is the one before the first token."""
+
+    start: int
+
+    def allowed(self, state: int) -> Any:
+        """The token ids that may come, as an array; None = any."""
+        ...
+
+    def next(self, state: int, token: int) -> int:
+        """The state behind an allowed token."""
+        ...
+
+
+class NoReader:
+    """No text ends the answer."""
+
+    def feed(self, token: int, may_stop: bool = True) -> bool:
+        return False
+
+    def fork(self) -> NoReader:
+        return self
+
+
+class Anything:
+    """Any token may come."""
+
+    start = 0
+
+    def allowed(self, state: int) -> None:
+        return None
+
+    def next(self, state: int, token: int) -> int:
+        return state
+
+
+NO_READER, ANYTHING = NoReader(), Anything()
 
 
 def answer_name(request_id: str, index: int) -> str:
@@ -58,6 +110,12 @@ class Sequence:
     num_computed_tokens: int = 0  # tokens whose K and V are in the pool
     num_cached_tokens: int = 0  # of these, found in the prefix cache at the last admission
     num_preemptions: int = 0
+    acceptance: float = 0.5  # how often guesses at its tokens were right, of late
+    lookup: Any = None  # where its n-grams stand, if somebody guesses by them
+    reader: Reader = NO_READER  # knows the text of the answer
+    constraint: Constraint = ANYTHING  # what the answer may be
+    state: int = 0  # of the constraint
+    prompt_logprobs: list[Any] = field(default_factory=list)  # of each prompt token but the first, as far as they are known
     num_overtaken: int = 0  # times that another was admitted before it while it was first in the queue
     block_table: list[int] = field(default_factory=list)
 
@@ -79,19 +137,25 @@ class Sequence:
 
     def fork(self, index: int, block_table: list[int]) -> Sequence:
         """Another answer to the same request, as far as this one is."""
-        return replace(self, index=index, num_forks=0, token_ids=list(self.token_ids), block_table=block_table, num_preemptions=0)
+        return replace(
+            self, index=index, num_forks=0, token_ids=list(self.token_ids), block_table=block_table, num_preemptions=0,
+            reader=self.reader.fork(), lookup=None,
+        )  # fmt: skip
 
     def append(self, tokens: list[int]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Append sampled tokens one by one, up to the one that ends the sequence; returns what was kept, and why it ends."""
         for i, token in enumerate(tokens, 1):
             self.token_ids.append(token)
+            self.state = self.constraint.next(self.state, token)
             if reason := self._reason_after(token):
                 return tuple(tokens[:i]), reason
         return tuple(tokens), None
 
     def _reason_after(self, token: int) -> FinishReason | None:
         """Whether the request ends with this token, which has just been appended."""
-        if token in self.stop_token_ids:
+        may_stop = len(self.token_ids) - self.num_prompt_tokens >= self.params.min_tokens
+        stopped = self.reader.feed(token, may_stop)
+        if stopped or token in self.stop_token_ids:
             return FinishReason.STOP
         if len(self.token_ids) >= self.max_length:
             return self.length_reason

@@ -24,12 +24,13 @@ from typing import Any, TextIO, get_args, get_origin, get_type_hints
 
 from labcore.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidConfig, InvalidTrace
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.core.trace import ArrivalRecord, ScheduledRecord, StepRecord
 from labcore.engine.llm_engine import LLMEngine
 from labcore.loaders.tokenizer import Tokenizer
 from labcore.model.llama import LlamaModel
 
-SCHEMA, VERSION = "labcore.trace", 2
+SCHEMA, VERSION = "labcore.trace", 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +111,9 @@ def _header(entry: dict[str, Any]) -> tuple[str, EngineConfig]:
         raise ValueError(f"version {entry['version']!r}")
     config = entry["config"]
     return str(entry["model"]), EngineConfig(
-        cache=CacheConfig(**config["cache"]), scheduler=SchedulerConfig(**config["scheduler"]), seed=config["seed"]
-    )
+        cache=CacheConfig(**config["cache"]), scheduler=SchedulerConfig(**config["scheduler"]),
+        speculative=SpeculativeConfig(**config["speculative"]), seed=config["seed"],
+    )  # fmt: skip
 
 
 def _step(entry: dict[str, Any]) -> StepRecord:

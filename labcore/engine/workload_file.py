@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import Any
@@ -27,6 +27,7 @@ from labcore.core.config import EngineConfig
 from labcore.core.errors import InvalidTrace, LabError
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine
+from labcore.engine.model_runner import ModelRunner
 from labcore.engine.plan import Sampled, SchedulerOutput
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.sequence import answer_name
@@ -40,7 +41,10 @@ LAST_STEP = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request, and the steps before which something happens to it. leaves: its caller goes while that step is computed."""
+    """A request, and the steps before which something happens to it. leaves: its caller goes while that step is computed.
+
+    turn: of those who give up before the same step, who goes first.
+    """
 
     request_id: str
     prompt: str | list[int]
@@ -49,6 +53,7 @@ class Asked:
     gives_up: int | None = None
     leaves: int | None = None
     expires: int | None = None
+    turn: int = 0
     priority: int = 0
     salt: str = ""
 
@@ -86,8 +91,16 @@ def _asked(entry: Any, name: str) -> Asked:
             )
     if not isinstance(own.get("salt", ""), str) or not isinstance(entry.get("id", ""), str):
         raise ValueError("id and salt are texts")
-    params = SamplingParams(**{field: entry[field] for field in PARAMS if field in entry})
+    params = params_of({field: entry[field] for field in PARAMS if field in entry})
     return Asked(request_id=entry.get("id", name), params=params, **own)
+
+
+def params_of(entry: Mapping[str, Any]) -> SamplingParams:
+    """The parameters that JSON holds: its keys are texts, and those of logit_bias are token ids."""
+    fields, bias = dict(entry), entry.get("logit_bias")
+    if isinstance(bias, dict):
+        fields["logit_bias"] = {int(token): value for token, value in bias.items()}
+    return SamplingParams(**fields)
 
 
 def asked_in(trace: Trace) -> list[Asked]:
@@ -95,41 +108,42 @@ def asked_in(trace: Trace) -> list[Asked]:
     asked: list[Asked] = []
     newest: dict[str, int] = {}  # by name, its place in `asked`
 
-    def happened(name: str, what: str, step: int) -> None:
+    def happened(name: str, what: str, step: int, turn: int = 0) -> None:
         if name in newest:
             place = newest[name]
-            changed: dict[str, Any] = {what: step}
+            changed: dict[str, Any] = {what: step, "turn": turn}
             asked[place] = replace(asked[place], **changed)
 
     for record in trace.steps:
         gone = list(record.aborted)
         for arrival in record.arrived:
             if arrival.request_id in gone and arrival.request_id in newest:  # its name was free again
-                happened(arrival.request_id, "gives_up", record.step)
+                happened(arrival.request_id, "gives_up", record.step, record.aborted.index(arrival.request_id))
                 gone.remove(arrival.request_id)
             newest |= {answer_name(arrival.request_id, i): len(asked) for i in range(arrival.params["n"])}
             asked.append(
                 Asked(
-                    request_id=arrival.request_id, prompt=list(arrival.prompt), params=SamplingParams(**arrival.params),
+                    request_id=arrival.request_id, prompt=list(arrival.prompt), params=params_of(arrival.params),
                     step=record.step, priority=arrival.priority, salt=arrival.salt,
                 )
             )  # fmt: skip
         within = {share.request_id for share in record.scheduled if share.state == "abort"}
         for name in gone:
-            happened(name, "leaves" if name in within else "gives_up", record.step)
+            happened(name, "leaves" if name in within else "gives_up", record.step, record.aborted.index(name))
         for name in record.expired:
             happened(name, "expires", record.step)
     return asked
 
 
-class _Leaving:
-    """A runner whose callers may go while it computes."""
+class _Leaving(ModelRunner):
+    """The runner of an engine whose callers may go while it computes."""
 
     def __init__(self, engine: LLMEngine, leaving: dict[int, list[str]]) -> None:
-        self._engine, self._inner, self._leaving = engine, engine.runner, leaving
+        self.__dict__.update(vars(engine.runner))
+        self._engine, self._leaving = engine, leaving
 
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
-        sampled = self._inner.execute(output)
+        sampled = super().execute(output)
         for name in self._leaving.get(self._engine.scheduler.num_steps, ()):
             self._engine.abort(name)
         return sampled
@@ -144,25 +158,26 @@ def perform(model: LlamaModel, config: EngineConfig, asked: Sequence[Asked], num
     engine = LLMEngine(model, config, records.append, clock=lambda: engine.scheduler.num_steps)
     leaving: dict[int, list[str]] = {}
     giving_up: dict[int, list[Asked]] = {}
-    for one in asked:
+    for one in sorted(asked, key=lambda one: one.turn):
         if one.leaves is not None:
             leaving.setdefault(one.leaves, []).append(one.request_id)
         if one.gives_up is not None:
             giving_up.setdefault(one.gives_up, []).append(one)
-    engine.runner = _Leaving(engine, leaving)  # type: ignore[assignment]
+    engine.runner = _Leaving(engine, leaving)
     ahead = deque(sorted(asked, key=lambda one: one.step))
     for step in count():
         if not ahead and not engine.has_unfinished and step >= num_steps:
             return
-        for one in giving_up.get(step, ()):
-            if one.step < step:  # before the name is used again
-                engine.abort(one.request_id)
+        going = list(giving_up.get(step, ()))
         while ahead and ahead[0].step <= step:
             one = ahead.popleft()
+            used = [i for i, other in enumerate(going, 1) if other.request_id == one.request_id and other is not one]
+            if used:  # its name was given up before: so were those whose turn came earlier, if they are here yet
+                going = [other for other in going[: used[0]] if not engine.abort(other.request_id)] + going[used[0] :]
             timeout = None if one.expires is None else max(one.expires - step, 0)
             engine.add_request(one.request_id, one.prompt, one.params, priority=one.priority, timeout=timeout, salt=one.salt)
-            if one.gives_up == step:
-                engine.abort(one.request_id)
+        for one in going:
+            engine.abort(one.request_id)
         engine.step()
         yield records[-1]
 

@@ -1,4 +1,4 @@
-"""The contract between a model and the machine: one ragged batch, nine operators, one protocol.
+"""The contract between a model and the machine: one ragged batch, a few operators, one protocol.
 
 A model is written once over `Backend`; a backend is numpy, C++, later torch or Triton. Arrays are the backend's own
 kind: what `prepare` and the operators return goes back into the operators, and only `to_numpy` takes it out.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from labcore.quant.int8 import Int8Tensor
 from labcore.quant.quantized_tensor import QuantizedTensor
 
 Array = Any  # an array of the backend's own kind
+Shared = tuple[Array, Array]  # what a shared expert made of every token (T, hidden), and the logits of its gate (T, 1)
 Weight = Any  # what the backend's `prepare` made of a weight
 SourceWeight = np.ndarray | QuantizedTensor | Int8Tensor
 
@@ -78,6 +79,24 @@ class ForwardBatch:
 Projection = tuple[Weight, Weight | None]  # a matrix (outputs, inputs), and the bias (outputs,) of the models that have one
 
 
+class GatedWeights(NamedTuple):
+    """A gated feed-forward (SwiGLU), as the backend prepared it: a dense layer's, or one expert's."""
+
+    gate: Projection  # (intermediate, hidden)
+    up: Projection  # (intermediate, hidden)
+    down: Projection  # (hidden, intermediate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoEWeights:
+    """A feed-forward of many experts, as the backend prepared it."""
+
+    router: Weight  # (num_experts, hidden)
+    experts: tuple[GatedWeights, ...]
+    shared: GatedWeights | None  # what every token passes, of the models that have it
+    shared_gate: Weight | None  # (1, hidden)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """One layer of a Llama decoder, as the backend prepared it."""
@@ -90,9 +109,7 @@ class LayerWeights:
     k: Projection  # (kv_heads x head_dim, hidden)
     v: Projection  # (kv_heads x head_dim, hidden)
     o: Projection  # (hidden, heads x head_dim)
-    gate: Projection  # (intermediate, hidden)
-    up: Projection  # (intermediate, hidden)
-    down: Projection  # (hidden, intermediate)
+    mlp: GatedWeights | MoEWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +134,7 @@ class Backend(Protocol):
     raises TypeError or ValueError naming what was expected; nothing is copied silently.
     `exact` promises batch invariance: an output row has the same bits whatever else is in the batch.
     A backend may also offer `decoder_forward(config: ModelConfig, weights: DecoderWeights) -> DecoderForward | None`: a whole
-    step in one call, with the very results of the operators one by one.
+    step in one call, with the very results of the operators one by one; None where it has none for such a model.
     """
 
     name: str
@@ -174,7 +191,23 @@ class Backend(Protocol):
         ...
 
     def softmax(self, x: Array) -> Array:
-        """e^(x - max) / sum of e^(x - max), per row. (T, N). No part of a decoder step: samplers and routers use it."""
+        """e^(x - max) / sum of e^(x - max), per row. (T, N). No part of a decoder step: samplers use it."""
+        ...
+
+    def topk_softmax(self, router_logits: Array, k: int, renormalize: bool) -> tuple[Array, np.ndarray]:
+        """The k largest of each row: their softmax weights (T, k) and their ids, int64 (T, k) on the host, the largest first.
+
+        router_logits (T, num_experts). The softmax is over the whole row, with `renormalize` over the k alone. Of equals the
+        lower id goes first; a NaN stands where -inf would, and makes all weights of its row NaN. Raises ValueError for another k.
+        """
+        ...
+
+    def combine_experts(self, parts: Sequence[Array], rows: np.ndarray, weights: Array, shared: Shared | None = None) -> Array:
+        """weights[t, 0] y[rows[t, 0]] + weights[t, 1] y[rows[t, 1]] + ..., summed in this order: (T, hidden).
+
+        y is the parts (rows of each expert, hidden) one below the other; rows int64 (T, k), weights (T, k). What the shared
+        expert made is weighed with the sigmoid of its gate, and added last.
+        """
         ...
 
     def take_rows(self, x: Array, rows: np.ndarray) -> Array:

@@ -44,6 +44,12 @@ class Arguments:
             self.leader, self.shape = name, shape
 
 
+def check_k(k: int, num_experts: int) -> None:
+    """Raises ValueError if so many experts cannot be chosen."""
+    if not 1 <= k <= num_experts:
+        raise ValueError(f"topk_softmax: k is {k}; expected 1 to {num_experts}, the experts of router_logits")
+
+
 def check_ids(what: str, ids: Any, limit: int) -> None:
     """Raises ValueError if an id, of a numpy array, would point outside."""
     if len(ids) and not (ids.min() >= 0 and ids.max() < limit):

@@ -146,6 +146,9 @@ class Operators:
     def softmax(self, out: Any, x: Any) -> None:
         _check(_library.lab_softmax(self, _at(out), _at(x)))
 
+    def topk_softmax(self, weights: Any, ids: Any, router_logits: Any, renormalize: bool) -> None:
+        _check(_library.lab_topk_softmax(self, _at(weights), _at(ids), _at(router_logits), renormalize))
+
     def read(self, x: Any) -> float:
         total = c_double()
         _check(_library.lab_read(self, byref(total), _at(x)))

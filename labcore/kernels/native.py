@@ -13,7 +13,7 @@ on; threads do not change it at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -22,9 +22,11 @@ import numpy as np
 from labcore.core.config import ModelConfig
 from labcore.core.errors import BackendUnavailable, InvalidConfig
 from labcore.core.machine import num_cores
-from labcore.kernels.api import DecoderForward, DecoderWeights, ForwardBatch, SourceWeight
+from labcore.kernels.api import DecoderForward, DecoderWeights, ForwardBatch, GatedWeights, LayerWeights, Shared, SourceWeight
+from labcore.kernels.arguments import check_k
 from labcore.kernels.build import DOORS, load
 from labcore.kernels.integer_reference import SCALE_BYTES
+from labcore.kernels.reference import combined
 from labcore.quant.int8 import Int8Tensor
 from labcore.quant.quantized_tensor import QuantizedTensor
 
@@ -111,11 +113,12 @@ class NativeBackend:
     def decoder_forward(self, config: ModelConfig, weights: DecoderWeights) -> DecoderForward | None:
         """The decoder in one native call a step (cpp/include/labkernels/decoder.hpp), equal bit for bit to the operators.
 
-        None through a door that lacks it. Raises TypeError or ShapeError for weights that are not this model's.
+        None through a door that lacks it, and for a model with experts: which weights a step reads is known within it only.
+        Raises TypeError or ShapeError for weights that are not this model's.
         """
-        if not hasattr(self._module, "Decoder"):
+        if not hasattr(self._module, "Decoder") or config.moe:
             return None
-        layers = [tuple(getattr(layer, field.name) for field in fields(layer)) for layer in weights.layers]
+        layers = [self._layer(layer) for layer in weights.layers]
         decoder = self._module.Decoder.of(
             self._operators, config.hidden_size, config.intermediate_size, config.num_heads, config.num_kv_heads, config.head_dim,
             config.rms_norm_eps, layers, weights.embedding, weights.final_norm, weights.head, weights.cos, weights.sin,
@@ -168,11 +171,27 @@ class NativeBackend:
         self._operators.law(law, logits, temperature, top_k, top_p, min_p, edit_start, edit_ids, edit_values)
         return law
 
+    def topk_softmax(self, router_logits: np.ndarray, k: int, renormalize: bool) -> tuple[np.ndarray, np.ndarray]:
+        check_k(k, router_logits.shape[1])
+        weights, ids = np.empty((len(router_logits), k), np.float32), np.empty((len(router_logits), k), np.int64)
+        self._operators.topk_softmax(weights, ids, router_logits, renormalize)
+        return weights, ids
+
+    def combine_experts(
+        self, parts: Sequence[np.ndarray], rows: np.ndarray, weights: np.ndarray, shared: Shared | None = None
+    ) -> np.ndarray:
+        return combined(self, parts, rows, weights, shared)
+
     def take_rows(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return x[rows]
 
     def to_numpy(self, x: np.ndarray) -> np.ndarray:
         return x
+
+    def _layer(self, layer: LayerWeights) -> tuple[Any, ...]:
+        """The weights in the order of `LayerWeights`, those of the feed-forward as if they were its own."""
+        assert isinstance(layer.mlp, GatedWeights)
+        return *(getattr(layer, field.name) for field in fields(layer) if field.name != "mlp"), *layer.mlp
 
     def _prepare(self, name: str, weight: SourceWeight) -> Any:
         if isinstance(weight, QuantizedTensor):

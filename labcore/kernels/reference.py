@@ -10,12 +10,13 @@ enough to use, equal within tolerance (a BLAS sums in an order that depends on t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from labcore.kernels.api import ForwardBatch, SourceWeight
+from labcore.kernels.api import Backend, ForwardBatch, Shared, SourceWeight
+from labcore.kernels.arguments import check_k
 from labcore.kernels.integer_reference import SCALE_BYTES, expand_kv, quantize_kv
 
 
@@ -103,11 +104,36 @@ class ReferenceBackend:
         weights = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
         return weights / weights.sum(axis=-1, keepdims=True)
 
+    def topk_softmax(self, router_logits: np.ndarray, k: int, renormalize: bool) -> tuple[np.ndarray, np.ndarray]:
+        check_k(k, router_logits.shape[1])
+        ids = np.argsort(-np.where(np.isnan(router_logits), -np.inf, router_logits), axis=1, kind="stable")[:, :k]
+        weights = np.take_along_axis(self.softmax(router_logits), ids, axis=1)
+        return weights / weights.sum(axis=1, keepdims=True) if renormalize else weights, ids
+
+    def combine_experts(
+        self, parts: Sequence[np.ndarray], rows: np.ndarray, weights: np.ndarray, shared: Shared | None = None
+    ) -> np.ndarray:
+        return combined(self, parts, rows, weights, shared)
+
     def take_rows(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return x[rows]
 
     def to_numpy(self, x: np.ndarray) -> np.ndarray:
         return x
+
+
+def combined(
+    ops: Backend, parts: Sequence[np.ndarray], rows: np.ndarray, weights: np.ndarray, shared: Shared | None
+) -> np.ndarray:
+    """`api.Backend.combine_experts` for arrays of numpy. Element by element, so a row's bits are its own."""
+    made = np.concatenate(parts)
+    total = weights[:, :1] * made[rows[:, 0]]
+    for rank in range(1, rows.shape[1]):
+        total += weights[:, rank : rank + 1] * made[rows[:, rank]]
+    if shared is not None:
+        out, gate = shared
+        total += ops.softmax(np.concatenate([gate, np.zeros_like(gate)], axis=1))[:, :1] * out  # sigmoid g: e^g / (e^g + e^0)
+    return total
 
 
 def _attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray, positions: np.ndarray, scale: Any) -> np.ndarray:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+
+import numpy as np
 
 from labcore.core.errors import BackendUnavailable, LabError
 from labcore.kernels.api import Backend
@@ -23,20 +26,10 @@ class BackendStatus:
     reason: str
 
 
-def _reference(threads: int | None) -> Backend:
-    import numpy as np
-
+def _reference(dtype: type[np.floating]) -> Backend:
     from labcore.kernels.reference import ReferenceBackend
 
-    return ReferenceBackend(np.float64)
-
-
-def _numpy(threads: int | None) -> Backend:
-    import numpy as np
-
-    from labcore.kernels.reference import ReferenceBackend
-
-    return ReferenceBackend(np.float32)
+    return ReferenceBackend(dtype)
 
 
 def _native(threads: int | None) -> Backend:
@@ -45,29 +38,27 @@ def _native(threads: int | None) -> Backend:
     return NativeBackend(threads=threads)
 
 
-def _torch(threads: int | None) -> Backend:
+def _optional(module: str, kind: str, packages: str) -> Backend:
     try:
-        from labcore.kernels.torch_backend import TorchBackend
+        make = getattr(import_module(f"labcore.kernels.{module}"), kind)
     except ImportError as error:
-        raise BackendUnavailable(f"not installed ({error}); `pip install torch`") from None
-    return TorchBackend()
-
-
-def _triton(threads: int | None) -> Backend:
-    try:
-        from labcore.kernels.triton_kernels.backend import TritonBackend
-    except ImportError as error:
-        raise BackendUnavailable(f"not installed ({error}); `pip install torch triton`") from None
-    return TritonBackend()
+        raise BackendUnavailable(f"not installed ({error}); `pip install {packages}`") from None
+    return make()
 
 
 # Fastest first; what needs a GPU stands last.
 _FACTORIES: dict[str, tuple[Callable[[int | None], Backend], str]] = {
     "native": (_native, "C++, float32, batch-invariant"),
-    "torch": (_torch, "torch's own operators on the CPU, float32; equal within tolerance"),
-    "numpy": (_numpy, "float32 through BLAS; equal within tolerance"),
-    "reference": (_reference, "float64, row by row: the oracle, slow"),
-    "triton": (_triton, "bfloat16 on a CUDA device; equal within tolerance"),
+    "torch": (
+        lambda threads: _optional("torch_backend", "TorchBackend", "torch"),
+        "torch's own operators on the CPU, float32; equal within tolerance",
+    ),
+    "numpy": (lambda threads: _reference(np.float32), "float32 through BLAS; equal within tolerance"),
+    "reference": (lambda threads: _reference(np.float64), "float64, row by row: the oracle, slow"),
+    "triton": (
+        lambda threads: _optional("triton_kernels.backend", "TritonBackend", "torch triton"),
+        "bfloat16 on a CUDA device; equal within tolerance",
+    ),
 }
 
 
@@ -81,7 +72,7 @@ def get_backend(name: str | None = None, *, threads: int | None = None) -> Backe
         try:
             return _native(threads)
         except BackendUnavailable:
-            return _numpy(threads)
+            return _reference(np.float32)
     if name not in _FACTORIES:
         raise BackendUnavailable(f"unknown backend {name!r}; known: {', '.join(_FACTORIES)}")
     return _FACTORIES[name][0](threads)

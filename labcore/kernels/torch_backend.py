@@ -11,7 +11,7 @@ Sums go through a BLAS, so a row's bits depend on its batch (`exact` is False). 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from labcore.core.errors import BackendUnavailable, ShapeError
-from labcore.kernels.api import ForwardBatch, SourceWeight
-from labcore.kernels.arguments import Arguments, check_ids
+from labcore.kernels.api import ForwardBatch, Shared, SourceWeight
+from labcore.kernels.arguments import Arguments, check_ids, check_k
 
 SCALE_BYTES = 4  # of an int8 pool: see integer_reference
 
@@ -127,6 +127,20 @@ class TorchBackend:
     def softmax(self, x: Tensor) -> Tensor:
         Arguments("softmax")("x", x, self._kind, "rows", "dim")
         return torch.softmax(x, dim=-1)
+
+    def topk_softmax(self, router_logits: Tensor, k: int, renormalize: bool) -> tuple[Tensor, np.ndarray]:
+        Arguments("topk_softmax")("router_logits", router_logits, self._kind, "rows", "num_experts")
+        check_k(k, router_logits.shape[1])
+        ids = router_logits.nan_to_num(-torch.inf, torch.inf, -torch.inf).sort(descending=True, stable=True).indices[:, :k]
+        weights = torch.softmax(router_logits, dim=-1).gather(1, ids)
+        return weights / weights.sum(1, keepdim=True) if renormalize else weights, ids.cpu().numpy()
+
+    def combine_experts(self, parts: Sequence[Tensor], rows: np.ndarray, weights: Tensor, shared: Shared | None = None) -> Tensor:
+        made = torch.cat(list(parts))
+        total = weights[:, :1] * made[self._ids(rows[:, 0])]
+        for rank in range(1, rows.shape[1]):
+            total = total + weights[:, rank : rank + 1] * made[self._ids(rows[:, rank])]
+        return total if shared is None else total + shared[0] * torch.sigmoid(shared[1])
 
     def take_rows(self, x: Tensor, rows: np.ndarray) -> Tensor:
         return x[self._ids(rows)]

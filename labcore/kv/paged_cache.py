@@ -43,6 +43,10 @@ class PagedCache:
         return self.allocator.num_free + self.allocator.num_idle
 
     @property
+    def num_slots(self) -> int:
+        return self.allocator.num_blocks * self.block_size
+
+    @property
     def num_used(self) -> int:
         """Blocks that tables hold."""
         return self.allocator.num_blocks - self.num_available
@@ -60,19 +64,30 @@ class PagedCache:
         The table grows until it holds them; a block in it that others hold too is exchanged for a new one. Only the block of
         `start` can be such a one: those behind it are new. Returns the copies to make before anything is written.
         """
-        at = start // self.block_size
-        shared = at < len(table) and start < stop and self.allocator.refcount(table[at]) > 1
+        shared = start < stop and self._is_shared(table, start)
         missing = self.blocks_for(stop) - len(table)
         if missing <= 0 and not shared:  # as most steps of most sequences
             return []
         new = self._take(max(missing, 0) + shared)
         copies = []
         if shared:
+            at = start // self.block_size
             source, table[at] = table[at], new.pop(0)
             self.allocator.free([source])
             copies.append((source, table[at]))
         table += new
         return copies
+
+    def reach(self, table: list[int], start: int) -> int:
+        """The furthest that `reserve(table, start, stop)` can go now."""
+        return (len(table) + self.num_available - self._is_shared(table, start)) * self.block_size
+
+    def trim(self, table: list[int], num_tokens: int) -> None:
+        """Give back the blocks behind those of so many tokens: room for guesses that were wrong."""
+        excess = table[self.blocks_for(num_tokens) :]
+        if excess:
+            del table[-len(excess) :]
+            self.allocator.free(excess)
 
     def fork(self, table: list[int]) -> list[int]:
         """A second table of the same blocks."""
@@ -104,6 +119,10 @@ class PagedCache:
 
     def _whole_blocks(self, token_ids: Tokens[int], num_tokens: int) -> Tokens[int]:
         return token_ids[: num_tokens // self.block_size * self.block_size]
+
+    def _is_shared(self, table: list[int], position: int) -> bool:
+        at = position // self.block_size
+        return at < len(table) and self.allocator.refcount(table[at]) > 1
 
     def _take(self, count: int) -> list[int]:
         if self.allocator.num_free < count <= self.num_available:

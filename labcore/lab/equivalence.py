@@ -15,9 +15,7 @@ import numpy as np
 
 from labcore.core.config import CacheConfig, EngineConfig
 from labcore.core.trace import StepRecord
-from labcore.engine.llm_engine import LLMEngine
-from labcore.engine.model_runner import ModelRunner
-from labcore.engine.plan import Sampled, ScheduledSequence, SchedulerOutput
+from labcore.engine.llm_engine import LLMEngine, RequestOutput
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.sequence import answer_name
 from labcore.kernels.api import ForwardBatch
@@ -46,36 +44,21 @@ class Run:
         return sum(len(record.preempted) for record in self.records)
 
 
-class TappedRunner(ModelRunner):
-    """The runner of an engine, which keeps each row of logits of the last step by the name of the sequence that it is for."""
-
-    def __init__(self, engine: LLMEngine) -> None:
-        self.__dict__.update(vars(engine.runner))
-        self.rows: dict[str, np.ndarray] = {}
-        engine.runner = self
-
-    def execute(self, output: SchedulerOutput) -> list[Sampled]:
-        self.rows = {}
-        return super().execute(output)
-
-    def _sample(self, share: ScheduledSequence, logits: np.ndarray) -> Sampled:
-        first = share.sequence
-        for index in range(first.index, first.index + share.num_samples):
-            self.rows[answer_name(first.request_id, index)] = logits.copy()
-        return super()._sample(share, logits)
-
-
 def all_logits(model: LlamaModel, token_ids: list[int], kv_dtype: str = "float32") -> np.ndarray:
     """The logits after every one of these tokens, in one pass and without an engine: (len(token_ids), vocab_size)."""
     pool = model.new_kv_cache(CacheConfig.one_block(len(token_ids), kv_dtype))
     return model.forward(ForwardBatch.of_one_sequence(token_ids), pool)
 
 
+def rows_of(engine: LLMEngine, output: RequestOutput) -> list[np.ndarray]:
+    """The logits that each new token of this output was chosen from, (vocab_size,) each; an output of the engine's last step."""
+    return [row.copy() for row in engine.runner.rows[output.name][: len(output.token_ids)]] if output.token_ids else []
+
+
 def run(model: LlamaModel, requests: Requests, config: EngineConfig | None = None) -> Run:
     """Run all requests together; the engine's books are checked after every step, and at the end nobody holds a block."""
     done = Run()
     engine = LLMEngine(model, config, done.records.append)
-    tapped = TappedRunner(engine)
     for name, (prompt, params) in requests.items():
         engine.add_request(name, prompt, params)
         for index in range(params.n):
@@ -86,7 +69,7 @@ def run(model: LlamaModel, requests: Requests, config: EngineConfig | None = Non
         engine.check()
         for output in outputs:
             done.token_ids[output.name] += output.token_ids
-            done.logits[output.name] += [tapped.rows[output.name]] if output.token_ids else []
+            done.logits[output.name] += rows_of(engine, output)
     assert engine.cache.num_used == 0, "blocks leaked"
     return done
 

@@ -19,14 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from labcore.bench.oracle import sequence
 from labcore.core.config import CacheConfig
 from labcore.core.trace import StepRecord
-from labcore.engine.model_runner import ModelRunner, build_batch
+from labcore.engine.model_runner import ModelRunner
 from labcore.engine.plan import Progress, Sampled, SchedulerOutput
 from labcore.engine.sampler import sample
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler, by_rank
-from labcore.engine.sequence import FinishReason, Sequence
+from labcore.engine.sequence import Sequence, answer_name
 from labcore.lab.equivalence import all_logits
 from labcore.lab.faults import SOUND, Fault
 from labcore.model.llama import LlamaModel
@@ -228,12 +229,9 @@ def run_cell(
 
 def sequence_of(asked: Asked, setting: Setting) -> Sequence:
     """A request as the scheduler takes it."""
-    return Sequence(
-        request_id=asked.name, token_ids=list(asked.prompt), num_prompt_tokens=len(asked.prompt), num_forks=setting.n - 1,
-        params=asked.params(setting.n), seed=asked.step, stop_token_ids=frozenset(),
-        priority=asked.priority if setting.policy == "priority" else 0, max_length=len(asked.prompt) + asked.max_tokens,
-        length_reason=FinishReason.LENGTH,
-    )  # fmt: skip
+    priority = asked.priority if setting.policy == "priority" else 0
+    more = {"params": asked.params(setting.n), "seed": asked.step, "num_forks": setting.n - 1, "priority": priority}
+    return sequence(asked.name, list(asked.prompt), asked.max_tokens, **more)
 
 
 def oracle(plan: SchedulerOutput) -> list[Sampled]:
@@ -245,18 +243,15 @@ def oracle(plan: SchedulerOutput) -> list[Sampled]:
 
 
 def execute(engine: ModelRunner, plan: SchedulerOutput, answers: Answers) -> list[Sampled]:
-    """What the runner does, with every row of logits kept by the name of the answer that goes on from it."""
-    engine.copy_blocks(plan.copies)
-    logits = iter(engine.model.forward(build_batch(plan.scheduled, engine.block_size), engine.kv))
-    sampled: list[Sampled] = []
-    for share in plan.scheduled:
-        row = next(logits).copy() if share.samples else None
-        tokens = [] if row is None else engine._sample(share, row)
-        assert isinstance(tokens, list) and (row is not None or not tokens)
+    """The runner's step; every row of logits is kept by the name of the answer that goes on from it."""
+    sampled = engine.execute(plan)
+    for share, tokens in zip(plan.scheduled, sampled, strict=True):
+        assert isinstance(tokens, list)
         first = share.sequence
-        for index, token in enumerate(tokens, first.index):
-            own = answers.setdefault(f"{first.request_id}#{index}" if index else first.request_id, ([], []))
-            own[0].append(token)
-            own[1].append(row)  # type: ignore[arg-type]
-        sampled.append(tokens)
+        for index in range(first.index, first.index + share.num_samples):
+            name = answer_name(first.request_id, index)
+            own = tokens[index - first.index :][:1] if first.num_forks else tokens
+            ids, rows = answers.setdefault(name, ([], []))
+            ids += own
+            rows += [row.copy() for row in engine.rows[name][: len(own)]]
     return sampled

@@ -18,7 +18,7 @@ import numpy as np
 from labcore.core.config import CacheConfig
 from labcore.core.errors import InvalidRequest
 from labcore.core.operators import OperatorRecord, Shape, size
-from labcore.kernels.api import Array, ForwardBatch, Weight
+from labcore.kernels.api import Array, ForwardBatch, GatedWeights, Weight
 from labcore.model.llama import LlamaModel
 
 Facts = dict[str, Any]  # fields of an OperatorRecord
@@ -43,6 +43,8 @@ def record_operators(model: LlamaModel, token_ids: Sequence[int], position: int 
     The model is left as it was. Raises InvalidRequest.
     """
     n, end = len(token_ids), position + len(token_ids)
+    if model.config.moe:
+        raise InvalidRequest(f"{model.config.name} has experts, whose operators are not recorded; expected a dense model")
     if not n or not position >= 0 or end > model.config.max_model_len:
         limit = model.config.max_model_len
         raise InvalidRequest(f"{n} tokens from position {position} on; expected one or more within a context of {limit}")
@@ -65,7 +67,8 @@ class _Recorder:
         for i, layer in enumerate(model.weights.layers):
             weights = {"add + input norm" if i else "input norm": layer.input_norm, "add + norm": layer.post_norm}
             weights |= {"q norm": layer.q_norm, "k norm": layer.k_norm}
-            weights |= {name: getattr(layer, name)[0] for name in AXES if name != "head"}
+            weights |= {name: getattr(layer, name)[0] for name in "qkvo"}
+            weights |= {name: getattr(layer.mlp, name)[0] for name in GatedWeights._fields}
             self._roles |= {id(weight): (name, i) for name, weight in weights.items()}
 
     def __getattr__(self, operator: str) -> Any:

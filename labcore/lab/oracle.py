@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from labcore.bench import oracle
+from labcore.bench.oracle import TOKEN, drive
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
-from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler
-from labcore.engine.sequence import FinishReason, Sequence
+from labcore.engine.sequence import Sequence
 from labcore.kv.paged_cache import PagedCache
 
-TOKEN = 1  # what the oracle always says
+__all__ = ["TOKEN", "drive", "scheduler_of", "sequence"]
 
 
 def scheduler_of(
@@ -33,22 +34,4 @@ def scheduler_of(
 
 def sequence(name: str, num_prompt_tokens: int, max_tokens: int) -> Sequence:
     """A request of so many tokens, whatever they say; it ends by length alone."""
-    return Sequence(
-        request_id=name,
-        token_ids=[TOKEN] * num_prompt_tokens,
-        num_prompt_tokens=num_prompt_tokens,
-        params=SamplingParams(max_tokens=max_tokens),
-        seed=0,
-        stop_token_ids=frozenset(),
-        max_length=num_prompt_tokens + max_tokens,
-        length_reason=FinishReason.LENGTH,
-    )
-
-
-def drive(scheduler: Scheduler, most_steps: int = 10_000) -> int:
-    """Step until all is finished, `most_steps` at the most; returns the number of steps made."""
-    begun = scheduler.num_steps
-    while scheduler.has_unfinished and scheduler.num_steps - begun < most_steps:
-        plan = scheduler.schedule()
-        scheduler.update(plan, [[TOKEN] * share.num_samples for share in plan.scheduled])
-    return scheduler.num_steps - begun
+    return oracle.sequence(name, [TOKEN] * num_prompt_tokens, max_tokens)

@@ -19,10 +19,11 @@ import numpy as np
 
 from labcore.core.config import POLICIES, PREFIX_CACHES, CacheConfig, EngineConfig, SchedulerConfig
 from labcore.core.errors import InvalidRequest
+from labcore.core.speculative_config import SpeculativeConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine, RequestOutput
 from labcore.engine.sampling_params import SamplingParams
-from labcore.lab.equivalence import TappedRunner, run
+from labcore.lab.equivalence import rows_of, run
 from labcore.model.llama import LlamaModel
 
 Answers = dict[str, tuple[tuple[int, ...], tuple[bytes, ...]]]  # by index: token ids, and the bits of the logits of each
@@ -48,6 +49,8 @@ class Counts:
     copies: int = 0
     hit_tokens: int = 0
     evicted_blocks: int = 0
+    guesses: int = 0  # of the next tokens
+    accepted: int = 0  # of these, right ones
     most_steps_without_progress: int = 0
 
 
@@ -74,7 +77,7 @@ class Watched:
         self.counts = Counts(num_workloads=1)
         self.records: list[StepRecord] = []
         self.engine = LLMEngine(model, config, self._observe, clock=lambda: self.now)
-        self._tapped, self._truth = TappedRunner(self.engine), truth
+        self._truth = truth
         self.asked: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
         self._got: dict[str, tuple[list[int], list[bytes]]] = {}
         self._left: dict[str, int] = {}  # answers that have not ended
@@ -121,6 +124,8 @@ class Watched:
         counts.hit_tokens += record.hit_tokens
         counts.evicted_blocks += len(record.evicted)
         counts.expired += len(record.expired)
+        counts.guesses += sum(share.num_draft for share in record.scheduled)
+        counts.accepted += sum(share.num_accepted for share in record.scheduled)
         if not record.scheduled and record.running + record.waiting:
             raise Violation(f"step {record.step}: something waits or runs, and nothing was scheduled")
 
@@ -136,7 +141,7 @@ class Watched:
             raise Violation(f"an answer to {output.request_id}, which nobody waits for")
         ids, rows = self._got.setdefault(output.name, ([], []))
         ids += output.token_ids
-        rows += [self._tapped.rows[output.name].tobytes()] if output.token_ids else []
+        rows += [row.tobytes() for row in rows_of(self.engine, output)]
         alone_ids, alone_rows = self._truth.of(*self.asked[output.request_id])[output.name[len(output.request_id) :]]
         timely = output.finish_reason != "timeout"
         end = len(alone_ids) if output.finished and timely and output.finish_reason != "kv_exhausted" else len(ids)
@@ -211,19 +216,32 @@ def random_config(rng: np.random.Generator) -> EngineConfig:
         max_chunk_tokens=[None, 1, 3, 16][int(rng.integers(4))], watermark_blocks=int(rng.choice([0, 1])),
         policy=str(rng.choice(POLICIES)),
     )  # fmt: skip
-    return EngineConfig(cache=cache, scheduler=scheduler)
+    speculative = SpeculativeConfig(
+        method=str(rng.choice(["none", "ngram", "ngram", "draft"])), num_draft_tokens=int(rng.choice([1, 3, 8])),
+        adaptive=bool(rng.random() < 0.3), min_ngram=1, draft_layers=int(rng.choice([1, 3])),
+    )  # fmt: skip
+    return EngineConfig(cache=cache, scheduler=scheduler, speculative=speculative)
 
 
 def random_request(
     rng: np.random.Generator, config: EngineConfig, shared: tuple[int, ...], vocab_size: int
 ) -> tuple[tuple[int, ...], SamplingParams, dict[str, Any]]:
-    """Greedy and seeded, one answer and several; half of them begin alike."""
+    """Greedy and seeded, one answer and several, with all rules and with none; half of them begin alike.
+
+    Under a draft model all are greedy: drawn guesses keep the law, and not the tokens.
+    """
     own = tuple(map(int, rng.integers(0, vocab_size, int(rng.integers(1, 12)))))
     prompt = shared[: int(rng.integers(1, len(shared)))] + own[:3] if rng.random() < 0.5 else own
+    if rng.random() < 0.3:  # a text that repeats itself
+        prompt = prompt[:5] * 3
+    temperature = 0.0 if config.speculative.method == "draft" else float(rng.choice([0.0, 0.9]))
     params = SamplingParams(
-        max_tokens=int(rng.integers(1, 10)), n=int(rng.choice([1, 1, 1, 2, 3])), temperature=float(rng.choice([0.0, 0.9])),
+        max_tokens=int(rng.integers(1, 10)), n=int(rng.choice([1, 1, 1, 2, 3])), temperature=temperature,
         top_k=int(rng.choice([0, 5])), seed=int(rng.integers(4)), ignore_eos=bool(rng.random() < 0.5),
     )  # fmt: skip
+    if rng.random() < 0.3:
+        said = tuple(prompt[-3:])  # so that the answer is guessed from the prompt
+        params = replace(params, allowed_token_ids=said, presence_penalty=0.5, repetition_penalty=1.1, min_p=0.01)
     priority = int(rng.integers(3)) if config.scheduler.policy == "priority" else 0
     timeout = float(rng.choice([1.0, 20.0])) if rng.random() < 0.2 else None
     return prompt, params, {"priority": priority, "timeout": timeout, "salt": str(rng.choice(["", "", "x"]))}

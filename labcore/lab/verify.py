@@ -17,7 +17,7 @@ from labcore.lab import processes
 from labcore.lab.environment import ONE_THREAD, Environment
 from labcore.lab.up import book_stamp
 
-TESTS = ("--nbval", "-ra")
+TESTS = ("--nbval", "-ra", "-n", "2", "--dist", "loadfile")  # two processes; a file's tests share fixtures, a notebook its kernel
 SHOWN_LINES = 200  # of a failing stage; its log has all
 
 

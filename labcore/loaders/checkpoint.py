@@ -82,7 +82,7 @@ def layer_tensors(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]
     """Names and shapes of one layer's tensors; a matrix is (outputs, inputs). Their order numbers the lab model's streams."""
     shapes: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (config.hidden_size,)}
     for name, shape in config.projections.items():
-        if name == "mlp.gate_proj":
+        if name.startswith("mlp.") and "post_attention_layernorm.weight" not in shapes:
             shapes["post_attention_layernorm.weight"] = (config.hidden_size,)
         shapes[f"{name}.weight"] = shape
     shapes |= {f"{name}.bias": shape[:1] for name, shape in config.projections.items() if name in config.biases}

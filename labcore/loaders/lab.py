@@ -20,17 +20,20 @@ from labcore.loaders.checkpoint import EMBEDDING, Checkpoint, Tensor, required_t
 from labcore.loaders.tokenizer import LabTokenizer
 
 EMBEDDING_STD = 0.2
-GAINS = {"q_proj": 1.5, "k_proj": 1.5, "v_proj": 1.0, "o_proj": 2.0, "gate_proj": 1.0, "up_proj": 1.0, "down_proj": 3.0}
+GAINS = {
+    "q_proj": 1.5, "k_proj": 1.5, "v_proj": 1.0, "o_proj": 2.0, "gate_proj": 1.0, "up_proj": 1.0, "down_proj": 3.0,
+    "gate": 2.0,  # the router: its logits spread over a few units, so a token's two experts have unlike weights
+}  # fmt: skip
 NORM_STD = 0.1
 
 
-def lab_checkpoint(seed: int = 0) -> Checkpoint:
-    """The lab model with the weights of a seed, 0 or more; the head is tied."""
-    config = ModelConfig.lab()
+def lab_checkpoint(seed: int = 0, config: ModelConfig | None = None) -> Checkpoint:
+    """The lab model, or one of another shape, with the weights of a seed, 0 or more; the head is tied."""
+    config = config or ModelConfig.lab()
     tensors: dict[str, Tensor] = {}
     for stream, (name, shape) in enumerate(required_tensors(config).items()):
         tensors[name] = _weights(name, shape, np.random.Philox(key=np.array([seed, stream], np.uint64)))
-    return validate(Checkpoint(config, tensors, LabTokenizer()), f"lab with seed {seed}")
+    return validate(Checkpoint(config, tensors, LabTokenizer()), f"{config.name} with seed {seed}")
 
 
 def _weights(name: str, shape: tuple[int, ...], bits: np.random.Philox) -> np.ndarray:

@@ -4,9 +4,10 @@ What a key means when it is absent, and which projections have biases, is the ru
 `model_type` names. Both spellings of the rotary embedding are read: `rope_theta` beside `rope_scaling`, and
 `rope_parameters`, which holds both (transformers 5).
 
-Limits: llama, mistral, qwen2 and qwen3, each attending to the whole context, in float32, float16 or bfloat16, or in
-the int8 that `safetensors_writer` writes; rotary embedding over the whole head, plain, linear or Llama 3's. The rest is
-refused by name, because leaving it out would give a model that is only slightly wrong.
+Limits: llama, mistral, qwen2 and qwen3, and with experts in every layer mixtral, qwen2_moe and qwen3_moe; each attending to
+the whole context, in float32, float16 or bfloat16, or in the int8 that `safetensors_writer` writes; rotary embedding over the
+whole head, plain, linear or Llama 3's. The rest is refused by name, because leaving it out would give a model that is only
+slightly wrong. Mixtral's experts have names of their own in the file; a tensor that is refused is called by Qwen's.
 Source: the configuration and modeling files of `transformers`.
 
     >>> checkpoint = load_llama_folder("SmolLM2-135M-Instruct")
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labcore.core.config import ATTENTION, MLP, QKV, LinearRope, Llama3Rope, ModelConfig, PlainRope, RopeScaling
+from labcore.core.config import ATTENTION, MLP, QKV, LinearRope, Llama3Rope, ModelConfig, MoEConfig, PlainRope, RopeScaling
 from labcore.core.errors import InvalidCheckpoint, InvalidConfig
 from labcore.loaders.checkpoint import EMBEDDING, HEAD, Checkpoint, LazyTensors, Tensor, readable, validate
 from labcore.loaders.fields import Fields, read_json
@@ -37,6 +38,7 @@ ROPE_KEYS = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
+MIXTRAL_NAMES = {".block_sparse_moe.": ".mlp.", ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +46,29 @@ class Family:
     """What a `model_type` says beyond its config.json.
 
     num_kv_heads, head_dim: where the key is absent. None: as many as heads; the hidden size over heads.
-    windowed:               whether a sliding window needs no flag.
+    windowed, window:       whether a sliding window needs no flag; what it is where the key is absent.
     biases, bias_flags:     projections that always have biases, and those that a flag gives them.
+    default_on:             the flags that are true where they are absent.
+    experts, shared_expert: the key of an expert's size, in a family that has experts; whether one is shared.
+    norm_topk_prob:         whether the weights of the chosen are always divided by their sum; else a flag says so.
+    renamed:                parts of tensors' names in the file, and ours for them.
     """
 
     architecture: str
     num_kv_heads: int | None = None
     head_dim: int | None = None
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-6
     windowed: bool = False
+    window: int | None = 4096
     biases: frozenset[str] = frozenset()
     bias_flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    default_on: frozenset[str] = frozenset()
     qk_norm: bool = False
+    experts: str | None = None
+    shared_expert: bool = False
+    norm_topk_prob: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 FAMILIES = {
@@ -64,6 +78,18 @@ FAMILIES = {
     "qwen3": Family(
         architecture="Qwen3ForCausalLM", num_kv_heads=32, head_dim=128, bias_flags={"attention_bias": ATTENTION}, qk_norm=True
     ),
+    "mixtral": Family(
+        architecture="MixtralForCausalLM", num_kv_heads=8, rope_theta=1e6, rms_norm_eps=1e-5, windowed=True, window=None,
+        experts="intermediate_size", norm_topk_prob=True, renamed=MIXTRAL_NAMES,
+    ),
+    "qwen2_moe": Family(
+        architecture="Qwen2MoeForCausalLM", num_kv_heads=16, bias_flags={"qkv_bias": QKV}, default_on=frozenset({"qkv_bias"}),
+        experts="moe_intermediate_size", shared_expert=True,
+    ),
+    "qwen3_moe": Family(
+        architecture="Qwen3MoeForCausalLM", num_kv_heads=4, bias_flags={"attention_bias": ATTENTION}, qk_norm=True,
+        experts="moe_intermediate_size",
+    ),
 }  # fmt: skip
 
 
@@ -72,7 +98,8 @@ def load_llama_folder(folder: str | os.PathLike[str], name: str | None = None) -
     folder = Path(folder)
     fields = Fields(f"{folder / 'config.json'}:", read_json(folder / "config.json"))
     config = read_config(fields, name or readable(folder.absolute().name))
-    tensors = {key: tensor for key, tensor in read_safetensors(weights_path(folder)).items() if not COMPUTED.fullmatch(key)}
+    stored = {key: tensor for key, tensor in read_safetensors(weights_path(folder)).items() if not COMPUTED.fullmatch(key)}
+    tensors = _renamed(fields, stored)
     scales = _take_scales(fields, tensors)
     _settle_head(fields, tensors, scales)
 
@@ -92,6 +119,20 @@ def weights_path(folder: Path) -> Path:
             f"{folder}: has {' and '.join(WEIGHTS) if found else 'no weights'}; expected one of {', '.join(WEIGHTS)}"
         )
     return found[0]
+
+
+def _renamed(fields: Fields, tensors: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors by our names."""
+    ours: dict[str, StoredTensor] = {}
+    renamed = _family(fields).renamed
+    for name, tensor in tensors.items():
+        key = name
+        for part, instead in renamed.items():
+            key = key.replace(part, instead)
+        if key in ours:
+            raise InvalidCheckpoint(f"{fields.source} tensor {name!r:.80} is there under another name too, {key!r:.80}")
+        ours[key] = tensor
+    return ours
 
 
 def _take_scales(fields: Fields, tensors: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -124,12 +165,8 @@ def _settle_head(fields: Fields, tensors: dict[str, StoredTensor], scales: dict[
 
 def read_config(fields: Fields, name: str) -> ModelConfig:
     """The decoder's shape from the keys of a config.json."""
-    kind = fields.text("model_type")
-    if fields.get("quantization_config"):
-        kind = kind.removeprefix(INT8_PREFIX)
-    if kind not in FAMILIES:
-        fields.fail("model_type", f"supported: {', '.join(FAMILIES)}")
-    family = FAMILIES[kind]
+    family = _family(fields)
+    on = family.default_on
     fields.only("architectures", [family.architecture])
     fields.only("hidden_act", "silu")
     for key, known in (("quantization_config", [INT8_METHOD]), ("compression_config", [])):
@@ -137,10 +174,10 @@ def read_config(fields: Fields, name: str) -> ModelConfig:
             fields.fail(key, f"supported: weights that are not quantized, or quantized by {INT8_METHOD['quant_method']}")
     hidden, heads, most = (fields.integer(key) for key in ("hidden_size", "num_attention_heads", "max_position_embeddings"))
     _check_window(fields, family, most)
-    # null is as many as heads in every class, an absent key what the class says
+    # null is as many as heads in every class that takes it, an absent key what the class says
     no_kv_heads = heads if "num_key_value_heads" in fields.values else family.num_kv_heads or heads
     try:
-        theta, scaling = _rope(fields, most)
+        theta, scaling = _rope(fields, family, most)
         return ModelConfig(
             name=name,
             vocab_size=fields.integer("vocab_size"),
@@ -152,13 +189,41 @@ def read_config(fields: Fields, name: str) -> ModelConfig:
             head_dim=fields.integer("head_dim", family.head_dim or hidden // max(heads, 1)),
             max_model_len=most,
             rope_theta=theta,
-            rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+            rms_norm_eps=fields.number("rms_norm_eps", family.rms_norm_eps),
             rope_scaling=scaling,
-            biases=family.biases.union(*(some for flag, some in family.bias_flags.items() if fields.flag(flag, False))),
+            biases=family.biases.union(*(some for flag, some in family.bias_flags.items() if fields.flag(flag, flag in on))),
             qk_norm=family.qk_norm,
+            moe=_experts(fields, family),
         )
     except InvalidConfig as error:
         raise InvalidCheckpoint(f"{fields.source} {error}") from None
+
+
+def _family(fields: Fields) -> Family:
+    kind = fields.text("model_type")
+    if fields.get("quantization_config"):
+        kind = kind.removeprefix(INT8_PREFIX)
+    if kind not in FAMILIES:
+        fields.fail("model_type", f"supported: {', '.join(FAMILIES)}")
+    return FAMILIES[kind]
+
+
+def _experts(fields: Fields, family: Family) -> MoEConfig | None:
+    """The experts, which every layer must have. Their number has two spellings, of older and newer versions of transformers."""
+    if family.experts is None:
+        return None
+    fields.only("decoder_sparse_step", 1)
+    fields.only("mlp_only_layers", [])
+    spelling = "num_local_experts" if fields.get("num_experts") is None else "num_experts"
+    num_experts = fields.integer(spelling)
+    fields.only("num_local_experts", num_experts)
+    return MoEConfig(
+        num_experts=num_experts,
+        num_experts_per_tok=fields.integer("num_experts_per_tok"),
+        moe_intermediate_size=fields.integer(family.experts),
+        norm_topk_prob=family.norm_topk_prob or fields.flag("norm_topk_prob", False),
+        shared_expert_intermediate_size=fields.integer("shared_expert_intermediate_size") if family.shared_expert else 0,
+    )
 
 
 def _check_window(fields: Fields, family: Family, most: int) -> None:
@@ -167,14 +232,14 @@ def _check_window(fields: Fields, family: Family, most: int) -> None:
     if any(kind != "full_attention" for kind in layer_types):
         fields.fail("layer_types", "supported: full_attention")
     if family.windowed or fields.flag("use_sliding_window", False):
-        window = fields.values.get("sliding_window", 4096)  # the classes' default; null is no window
+        window = fields.values.get("sliding_window", family.window)  # null is no window
         if window is not None and not (type(window) is int and window >= most):
             raise InvalidCheckpoint(
                 f"{fields.source} sliding_window is {window!r:.60}; supported: null, or at least max_position_embeddings ({most})"
             )
 
 
-def _rope(fields: Fields, most: int) -> tuple[float, RopeScaling]:
+def _rope(fields: Fields, family: Family, most: int) -> tuple[float, RopeScaling]:
     """Base and scaling. Where both spellings stand, transformers lets `rope_scaling` and the inner `rope_theta` win."""
     at = "rope_scaling" if fields.typed("rope_scaling", dict, {}) else "rope_parameters"
     rope = Fields(f"{fields.source} {at}:", fields.typed(at, dict, {}))
@@ -186,7 +251,7 @@ def _rope(fields: Fields, most: int) -> tuple[float, RopeScaling]:
             rope.fail(key, f"not known for {kind!r}")
     fields.only("partial_rotary_factor", 1.0, 1)
     rope.only("partial_rotary_factor", 1.0, 1)
-    theta = rope.number("rope_theta", fields.number("rope_theta", 10000.0))
+    theta = rope.number("rope_theta", fields.number("rope_theta", family.rope_theta))
     match kind:
         case "linear":
             return theta, LinearRope(factor=rope.number("factor"))

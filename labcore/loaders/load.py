@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from labcore.core.config import ModelConfig
 from labcore.core.errors import InvalidCheckpoint
 from labcore.loaders import zoo
 from labcore.loaders.checkpoint import Checkpoint
@@ -18,14 +19,14 @@ from labcore.loaders.llama_safetensors import load_llama_folder, weights_path
 
 
 def load_checkpoint(name_or_path: str | os.PathLike[str]) -> Checkpoint:
-    """Load a named model (`lab`, `smollm2`), a Hugging Face folder, the safetensors or index in one, or a GGUF file.
+    """Load a named model (`lab`, `lab-moe`, `smollm2`), a Hugging Face folder, the safetensors or index in one, or a GGUF file.
 
     A name goes before a file that is called the same.
     FetchFailed: a named model that is not in the cache yet. InvalidCheckpoint: neither a name nor what can be read.
     """
     name = os.fspath(name_or_path)
-    if name == "lab":
-        return lab_checkpoint()
+    if name in zoo.SEEDED:
+        return lab_checkpoint(config=ModelConfig.lab_moe() if name == "lab-moe" else ModelConfig.lab())
     if name in zoo.FILES:
         return load_llama(zoo.model_path(name), name)
     if os.path.isdir(name):

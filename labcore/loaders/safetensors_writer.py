@@ -76,6 +76,8 @@ def hf_config(checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
 
 def family(c: ModelConfig) -> tuple[str, dict[str, Any]]:
     """The class of `transformers` that computes this, and the flags it needs."""
+    if c.moe:
+        raise InvalidCheckpoint(f"{c.name}: has experts; only models without them can be written")
     attention, mlp = c.biases - MLP, c.biases & MLP
     if not mlp and c.qk_norm and attention in (frozenset(), ATTENTION):
         return "Qwen3", {"attention_bias": bool(attention)}

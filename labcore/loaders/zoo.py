@@ -62,7 +62,7 @@ FILES = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),
 }
-SEEDED = ("lab",)  # made from a seed: no file
+SEEDED = ("lab", "lab-moe")  # made from a seed: no file
 
 
 def known_models() -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
     embed -> layers x [ norm, q k v, rope, store, attend, o ; norm, gate up, silu * , down ] -> norm -> head
 
+A model with experts has those of `moe` in the place of [ gate up, silu * , down ].
+
 It sees one ragged batch (`ForwardBatch`) and a KV pool, and knows nothing of requests, caches or schedules.
 Source: Touvron et al. 2023 (LLaMA); weights are named as in Hugging Face's `LlamaForCausalLM`.
 
@@ -12,33 +14,40 @@ Source: Touvron et al. 2023 (LLaMA); weights are named as in Hugging Face's `Lla
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
-from labcore.core.config import CacheConfig, ModelConfig
-from labcore.kernels.api import Array, Backend, DecoderForward, DecoderWeights, ForwardBatch, LayerWeights, Projection, Weight
+from labcore.core.config import CacheConfig, ModelConfig, MoEConfig
+from labcore.core.errors import InvalidConfig
+from labcore.kernels.api import (
+    Array,
+    Backend,
+    DecoderForward,
+    DecoderWeights,
+    ForwardBatch,
+    GatedWeights,
+    LayerWeights,
+    Weight,
+)
 from labcore.loaders.tokenizer import Tokenizer
+from labcore.model.moe import RouterObserver, experts_forward, gated, gated_weights, moe_weights, no_observer, projection
 
 
-def layer_weights(weights: Mapping[str, Weight], layer: int) -> LayerWeights:
+def layer_weights(weights: Mapping[str, Weight], layer: int, moe: MoEConfig | None = None) -> LayerWeights:
     """Layer `layer` of weights that are named as in Hugging Face."""
     prefix = f"model.layers.{layer}."
-
-    def projection(name: str) -> Projection:
-        return weights[f"{prefix}{name}.weight"], weights.get(f"{prefix}{name}.bias")
-
     return LayerWeights(
         input_norm=weights[f"{prefix}input_layernorm.weight"],
         post_norm=weights[f"{prefix}post_attention_layernorm.weight"],
         q_norm=weights.get(f"{prefix}self_attn.q_norm.weight"),
         k_norm=weights.get(f"{prefix}self_attn.k_norm.weight"),
-        q=projection("self_attn.q_proj"),
-        k=projection("self_attn.k_proj"),
-        v=projection("self_attn.v_proj"),
-        o=projection("self_attn.o_proj"),
-        gate=projection("mlp.gate_proj"),
-        up=projection("mlp.up_proj"),
-        down=projection("mlp.down_proj"),
+        q=projection(weights, f"{prefix}self_attn.q_proj"),
+        k=projection(weights, f"{prefix}self_attn.k_proj"),
+        v=projection(weights, f"{prefix}self_attn.v_proj"),
+        o=projection(weights, f"{prefix}self_attn.o_proj"),
+        mlp=moe_weights(weights, f"{prefix}mlp.", moe) if moe else gated_weights(weights, f"{prefix}mlp."),
     )
 
 
@@ -50,18 +59,32 @@ class LlamaModel:
         self.config = config
         self.backend = backend
         self.tokenizer = tokenizer
+        self.router_observer: RouterObserver = no_observer
         embedding = weights["model.embed_tokens.weight"]
         self.weights = DecoderWeights(
             embedding=embedding,
-            layers=tuple(layer_weights(weights, i) for i in range(config.num_layers)),
+            layers=tuple(layer_weights(weights, i, config.moe) for i in range(config.num_layers)),
             final_norm=weights["model.norm.weight"],
             head=weights.get("lm_head.weight", embedding),  # absent: tied to the embedding
             cos=weights["rope.cos"],
             sin=weights["rope.sin"],
         )
-        make = getattr(backend, "decoder_forward", None)
-        whole: DecoderForward | None = make(config, self.weights) if make else None
-        self._forward = whole or self.forward_by_operators
+        self._forward = self._fastest()
+
+    def _fastest(self) -> DecoderForward:
+        make = getattr(self.backend, "decoder_forward", None)
+        whole: DecoderForward | None = make(self.config, self.weights) if make else None
+        return whole or self.forward_by_operators
+
+    def first_layers(self, num_layers: int) -> LlamaModel:
+        """The model without its other layers, on the same weights. Raises InvalidConfig if it has no more than these."""
+        if not 1 <= num_layers < self.config.num_layers:
+            raise InvalidConfig(f"{num_layers} first layers of {self.config.num_layers}; expected at least 1, and not all")
+        part = copy(self)
+        part.config = replace(self.config, num_layers=num_layers, name=f"{self.config.name}[:{num_layers}]")
+        part.weights = replace(self.weights, layers=self.weights.layers[:num_layers])
+        part._forward = part._fastest()
+        return part
 
     def new_kv_cache(self, cache: CacheConfig) -> Array:
         """A pool for this model: (layer, k|v, block, kv_head, slot, head_dim); in int8 as `Backend.new_kv_cache` says."""
@@ -86,7 +109,7 @@ class LlamaModel:
                 x, residual = ops.add_rms_norm(x, residual, layer.input_norm, eps)
             x = self._attention(layer, x, kv[i], batch)
             x, residual = ops.add_rms_norm(x, residual, layer.post_norm, eps)
-            x = ops.linear(ops.silu_and_mul(ops.linear(x, *layer.gate), ops.linear(x, *layer.up)), *layer.down)
+            x = self._feed_forward(i, layer, x)
         x, residual = ops.take_rows(x, batch.logits_indices), ops.take_rows(residual, batch.logits_indices)
         x, _ = ops.add_rms_norm(x, residual, w.final_norm, eps)
         return ops.to_numpy(ops.linear(x, w.head))
@@ -105,6 +128,13 @@ class LlamaModel:
         ops.store_kv(k, v, kv, batch.slot_mapping)
         out = ops.paged_attention(q, kv, batch, c.head_dim**-0.5)
         return ops.linear(out.reshape(-1, c.q_size), *layer.o)
+
+    def _feed_forward(self, i: int, layer: LayerWeights, x: Array) -> Array:
+        """x (num_tokens, hidden) -> (num_tokens, hidden)."""
+        if isinstance(layer.mlp, GatedWeights):
+            return gated(self.backend, layer.mlp, x)
+        assert self.config.moe
+        return experts_forward(self.backend, self.config.moe, layer.mlp, x, i, self.router_observer)
 
 
 def rope_tables(config: ModelConfig) -> dict[str, np.ndarray]:

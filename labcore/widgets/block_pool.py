@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from labcore.core.trace import StepRecord
 from labcore.engine.trace_file import Trace
-from labcore.widgets.replay import Replay, counted, joined, listed
+from labcore.widgets.replay import Replay, counted, listed
 from labcore.widgets.story import Moment, names_of, story
 
 CAPTION = (
@@ -23,9 +23,6 @@ KEPT = " A hatched block is held by nobody and kept by the prefix cache; a hatch
 
 class BlockPool(Replay):
     """All blocks of a trace's pool. Blocks behind the last that was ever held are counted, not drawn."""
-
-    _esm = joined("player.js", "block_pool.js")
-    _css = joined("replay.css", "block_pool.css")
 
     def __init__(self, trace: Trace, *, link: str = "pool", caption: str = "", step: int | None = None) -> None:
         """caption: how to read it, in the place of the usual words. Raises InvalidTrace: an empty trace."""

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from labcore.widgets.replay import Replay, joined
+from labcore.widgets.replay import Replay
 
 CAPTION = (
     "Each box is an array in memory. Blue ones are read in this loop, orange ones written; a dotted one comes from the cache, "
@@ -24,8 +24,6 @@ PASSES = [  # form, loop, reads, writes, what happens
 
 class BytesMoved(Replay):
     """rms_norm of (rows, dim) float32 numbers."""
-
-    _esm, _css = joined("player.js", "bytes_moved.js"), joined("replay.css", "bytes_moved.css")
 
     def __init__(self, rows: int, dim: int, *, link: str = "bytes") -> None:
         so_far, steps = {"unfused": 0, "fused": 0}, []

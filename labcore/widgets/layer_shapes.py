@@ -10,7 +10,7 @@ from typing import Any
 
 from labcore.core.errors import InvalidTrace
 from labcore.core.operators import OperatorRecord, Shape
-from labcore.widgets.replay import Replay, counted, joined
+from labcore.widgets.replay import Replay, counted
 
 CAPTION = (
     "A rectangle is an array: rows run downward, columns to the right, and a pile is an array of more axes; a pile shows four "
@@ -46,9 +46,6 @@ SAYS = {
 
 class LayerShapes(Replay):
     """The first layer operator by operator, the others as one stop."""
-
-    _esm = joined("player.js", "layer_shapes.js")
-    _css = joined("replay.css", "layer_shapes.css")
 
     def __init__(
         self, records: Sequence[OperatorRecord], *, link: str = "shapes", caption: str = CAPTION, step: int | None = None

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from ipywidgets import FloatSlider, IntSlider  # type: ignore[import-untyped]
 
+from labcore.bench.oracle import same_token, sequence
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
-from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler
-from labcore.engine.sequence import FinishReason
-from labcore.engine.sequence import Sequence as Request
 from labcore.kv.paged_cache import PagedCache
 from labcore.widgets.live import Live, setting
 
@@ -49,16 +47,10 @@ def serve(arrivals: Sequence[Arrival], limits: SchedulerConfig) -> list[StepReco
     while num_added < len(arrivals) or scheduler.has_unfinished:
         while num_added < len(arrivals) and arrivals[num_added].step <= scheduler.num_steps:
             one = arrivals[num_added]
-            scheduler.add(
-                Request(
-                    request_id=str(num_added), token_ids=[1] * one.prompt, num_prompt_tokens=one.prompt,
-                    params=SamplingParams(max_tokens=one.answer), seed=0, stop_token_ids=frozenset(),
-                    max_length=one.prompt + one.answer, length_reason=FinishReason.LENGTH,
-                )
-            )  # fmt: skip
+            scheduler.add(sequence(str(num_added), [1] * one.prompt, one.answer))
             num_added += 1
         plan = scheduler.schedule()
-        scheduler.update(plan, [[1] * share.num_samples for share in plan.scheduled])
+        scheduler.update(plan, same_token(plan))
     return records
 
 

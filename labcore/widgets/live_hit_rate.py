@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from ipywidgets import IntSlider  # type: ignore[import-untyped]
 
+from labcore.bench.oracle import drive, sequence
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
-from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler
-from labcore.engine.sequence import FinishReason, Sequence
+from labcore.engine.sequence import Sequence
 from labcore.kv.paged_cache import PagedCache
 from labcore.widgets.live import Live, setting
 
@@ -26,19 +26,12 @@ def serve(num_prefixes: int, prefix_tokens: int, own_tokens: int, num_blocks: in
     records: list[StepRecord] = []
     cache = PagedCache(CacheConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, prefix_cache="radix"))
     scheduler = Scheduler(SchedulerConfig(max_num_seqs=AT_ONCE), cache, records.append)
-    length, requests = prefix_tokens + own_tokens, []
+    requests = []
     for i in range(NUM_REQUESTS):
-        tokens = [1 + i % num_prefixes] * prefix_tokens + [1000 + i] * own_tokens
-        requests.append(
-            Sequence(
-                request_id=str(i), token_ids=tokens, num_prompt_tokens=length, params=SamplingParams(), seed=0,
-                stop_token_ids=frozenset(), max_length=length + NEW_TOKENS, length_reason=FinishReason.LENGTH,
-            )
-        )  # fmt: skip
+        prompt = [1 + i % num_prefixes] * prefix_tokens + [1000 + i] * own_tokens
+        requests.append(sequence(str(i), prompt, NEW_TOKENS))
         scheduler.add(requests[-1])
-    while scheduler.has_unfinished:
-        plan = scheduler.schedule()
-        scheduler.update(plan, [[0] * share.num_samples for share in plan.scheduled])
+    drive(scheduler)
     return requests, records
 
 

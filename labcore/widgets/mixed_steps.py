@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from labcore.core.trace import StepRecord
 from labcore.engine.trace_file import Trace
-from labcore.widgets.replay import Replay, counted, joined, listed
+from labcore.widgets.replay import Replay, counted, listed
 from labcore.widgets.story import AGAIN, PROMPT, Moment, names_of, story
 from labcore.widgets.timeline import KINDS, tokens_of
 
@@ -22,9 +22,6 @@ CAPTION = (
 
 class MixedSteps(Replay):
     """The shares of every step of a trace."""
-
-    _esm = joined("player.js", "mixed_steps.js")
-    _css = joined("replay.css", "mixed_steps.css")
 
     def __init__(self, trace: Trace, *, link: str = "mixed", caption: str = CAPTION, step: int | None = None) -> None:
         """Raises InvalidTrace: an empty trace."""

@@ -1,11 +1,8 @@
 """What all replays share: a recorded run as a small table of facts, and a player in the browser that walks through it.
 
 A replay carries its behaviour with it, so it works in JupyterLab and in a page with no kernel. Python works out the facts
-and the words once; JavaScript draws and walks. A kind of replay is a class here and a view in a .js file:
-
-    >>> class Steps(Replay):
-    ...     _esm = joined("player.js", "steps.js")
-    ...     _css = joined("replay.css", "steps.css")    # doctest: +SKIP
+and the words once; JavaScript draws and walks. A kind of replay is a class in a module here, and a view in the .js and the
+.css file of the module's name: `timeline.py`, `timeline.js`, `timeline.css`.
 
 `_esm` is one ES module, player.js and the view behind it. The player defines `player(view)`, and the view ends in
 `export default player(...)`. There is no build step.
@@ -51,6 +48,12 @@ class Replay(anywidget.AnyWidget):
     columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
     rows = traitlets.List(traitlets.List()).tag(sync=True)
     data = traitlets.Dict().tag(sync=True)
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        name = cls.__module__.rpartition(".")[2]
+        if "_esm" not in vars(cls) and (HERE / f"{name}.js").is_file():  # anywidget makes a subclass that has its own
+            cls._esm, cls._css = joined("player.js", f"{name}.js"), joined("replay.css", f"{name}.css")
+        super().__init_subclass__(**more)
 
     def __init__(self, *, link: str, step: int | None, first: int, says: Sequence[str], **facts: Any) -> None:
         if not LINK.fullmatch(link):

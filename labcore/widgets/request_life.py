@@ -9,7 +9,7 @@ from typing import Any
 
 from labcore.core.errors import InvalidTrace
 from labcore.engine.trace_file import Trace
-from labcore.widgets.replay import Replay, counted, joined, listed, span
+from labcore.widgets.replay import Replay, counted, listed, span
 from labcore.widgets.story import AGAIN, DECODE, KEEPS, PROMPT, WAITS, Moment, requests_of, story
 
 CAPTION = (
@@ -22,9 +22,6 @@ GONE = {"abort": "is given up by its caller", "timeout": "is ended: its deadline
 
 class RequestLife(Replay):
     """One request of a trace. Steps are those of the engine, from the one it arrived before to the one it ended in."""
-
-    _esm = joined("player.js", "request_life.js")
-    _css = joined("replay.css", "request_life.css")
 
     def __init__(
         self, trace: Trace, request_id: str, *, link: str = "life", caption: str = CAPTION, step: int | None = None

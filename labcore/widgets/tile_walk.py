@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from labcore.kernels.attention import walk
-from labcore.widgets.replay import Replay, joined, span
+from labcore.widgets.replay import Replay, span
 
 CAPTION = (
     "A column is a key. Above, its score; blue in the tile of this step, pale before, dotted where nobody has looked yet. The "
@@ -19,9 +19,6 @@ CAPTION = (
 
 class TileWalk(Replay):
     """Scores, the largest so far, the sum so far, and by how much what was kept is scaled."""
-
-    _esm = joined("player.js", "tile_walk.js")
-    _css = joined("replay.css", "tile_walk.css")
 
     def __init__(self, q: np.ndarray, keys: np.ndarray, values: np.ndarray, *, tile: int, link: str = "tiles") -> None:
         scores, steps, before = keys @ q / len(q) ** 0.5, [], -np.inf

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from labcore.core.trace import StepRecord
 from labcore.engine.trace_file import Trace
-from labcore.widgets.replay import Replay, counted, joined, listed
+from labcore.widgets.replay import Replay, counted, listed
 from labcore.widgets.story import AGAIN, DECODE, PROMPT, WAITS, Moment, names_of, story
 
 KINDS = {PROMPT: "of prompts", DECODE: "of answers", AGAIN: "computed again"}
@@ -31,9 +31,6 @@ def tokens_of(moments: Iterable[Moment]) -> dict[str, int]:
 
 class Timeline(Replay):
     """Who waits, computes, is computed again and ends, in every step of a trace."""
-
-    _esm = joined("player.js", "timeline.js")
-    _css = joined("replay.css", "timeline.css")
 
     def __init__(self, trace: Trace, *, link: str = "timeline", caption: str = CAPTION, step: int | None = None) -> None:
         """Raises InvalidTrace: an empty trace."""

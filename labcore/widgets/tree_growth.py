@@ -16,7 +16,7 @@ from labcore.core.trace import StepRecord
 from labcore.engine.trace_file import Trace
 from labcore.kv.prefix_cache import Domain
 from labcore.kv.radix_cache import Node, RadixCache
-from labcore.widgets.replay import Replay, counted, joined, listed
+from labcore.widgets.replay import Replay, counted, listed
 from labcore.widgets.story import Moment, names_of, story
 
 CAPTION = (
@@ -56,9 +56,6 @@ class TreeWitness:
 
 class TreeGrowth(Replay):
     """What the tree holds after each step, what came, what parted and what was given up."""
-
-    _esm = joined("player.js", "tree_growth.js")
-    _css = joined("replay.css", "tree_growth.css")
 
     def __init__(self, trace: Trace, witness: TreeWitness, *, link: str = "tree", caption: str = CAPTION) -> None:
         """Raises InvalidTrace: an empty trace, or a witness of other steps."""

@@ -70,6 +70,11 @@ def test_model_prints_a_row_for_each_workload_beside_its_floor(capsys: pytest.Ca
     assert "of the floor" in capsys.readouterr().out
 
 
+def test_a_model_with_experts_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "model", "lab-moe", "--rounds", "1"]) == 2
+    assert "lab-moe has experts: what a step reads follows its routing" in capsys.readouterr().err
+
+
 def test_peers_that_are_absent_are_listed_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,8 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         (["lab", "-o", "x", "--max-shard-size", "nan"], "--max-shard-size is nan"),
         (["lab", "-o", "there"], "there exists"),
         (["lab", "-o", "no/such/folder"], "no/such/folder: cannot be written"),
+        (["lab-moe", "-o", "x"], "lab-moe: has experts; only models without them can be written"),
+        (["lab-moe", "-o", "x.gguf"], "lab-moe: has experts; only models without them can be written"),
         (["lab", "-o", "a\0b"], "--output holds a NUL"),
     ],
 )

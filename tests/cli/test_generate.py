@@ -83,7 +83,7 @@ def test_info_tells_backends_with_reasons() -> None:
     assert {b["name"] for b in document["backends"]} == {"native", "torch", "numpy", "reference", "triton"}
     assert all(b["reason"] for b in document["backends"])
     assert document["packages"]["numpy"]
-    assert "lab" in document["models"]
+    assert {"lab", "lab-moe"} <= document["models"].keys()
 
 
 @pytest.mark.parametrize("how", [[], ["--stream"], ["--json"], ["--chat"]])

@@ -47,6 +47,7 @@ def test_it_writes_what_it_says(
         (["lab", "-o", "x.gguf", "--to", "int8"], "x.gguf: expected the name of a folder for int8"),
         (["lab", "-o", "there", "--to", "int8"], "there exists"),
         (["lab", "-o", "no/such/x.gguf", "--to", "q4_1"], "no/such/x.gguf: cannot be written"),
+        (["lab-moe", "-o", "x", "--to", "int8"], "lab-moe: has experts; only models without them can be written"),
         (["lab", "-o", "a\0.gguf", "--to", "q4_1"], "--output holds a NUL"),
     ],
 )

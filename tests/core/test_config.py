@@ -84,3 +84,31 @@ def llama3(**fields: Any) -> Llama3Rope:
 def test_biases_are_of_projections() -> None:
     with pytest.raises(InvalidConfig, match=r"biases name 'self_attn\.x_proj'"):
         dataclasses.replace(ModelConfig.lab(), biases=frozenset({"self_attn.x_proj"}))
+    with pytest.raises(InvalidConfig, match=r"biases name 'mlp\.up_proj'; expected some of self_attn"):
+        dataclasses.replace(ModelConfig.lab_moe(), biases=frozenset({"mlp.up_proj"}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_experts", 0), ("num_experts", 1), ("num_experts", 4097), ("num_experts", True), ("num_experts_per_tok", 0),
+        ("num_experts_per_tok", 9), ("moe_intermediate_size", -1), ("shared_expert_intermediate_size", -1),
+        ("shared_expert_intermediate_size", 0.5),
+    ],
+)  # fmt: skip
+def test_experts_that_cannot_be_are_named(field: str, value: object) -> None:
+    experts = ModelConfig.lab_moe().moe
+    assert experts
+    with pytest.raises(InvalidConfig, match=field):
+        dataclasses.replace(experts, **{field: value})
+
+
+def test_the_matrices_of_experts() -> None:
+    """The lab model's own, with 8 experts of 3 matrices and a router in the place of 3 matrices."""
+    dense, experts = ModelConfig.lab(), ModelConfig.lab_moe()
+    assert len(dense.projections) == 7 and len(experts.projections) == 4 + 1 + 8 * 3
+    assert list(experts.projections)[:6] == [*list(dense.projections)[:4], "mlp.gate", "mlp.experts.0.gate_proj"]
+    assert experts.projections["mlp.experts.7.down_proj"] == (256, 384)
+    assert experts.moe
+    shared = dataclasses.replace(experts.moe, shared_expert_intermediate_size=9).matrices(256)
+    assert shared["mlp.shared_expert.up_proj"] == (9, 256) and shared["mlp.shared_expert_gate"] == (1, 256)

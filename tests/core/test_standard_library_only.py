@@ -12,6 +12,7 @@ import labcore
 
 MODULES = [
     "labcore",
+    "labcore.core.checks",
     "labcore.core.config",
     "labcore.core.errors",
     "labcore.core.machine",

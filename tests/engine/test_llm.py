@@ -112,7 +112,7 @@ def test_parameters_are_what_was_checked(llm: LLM) -> None:
     stops.append(6)
     assert params.stop_token_ids == (5,)
     assert SamplingParams(stop_token_ids=(t for t in [5])).stop_token_ids == (5,)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match="stop token 1024 is outside the vocabulary of 1024"):
+    with pytest.raises(InvalidRequest, match="stop_token_ids has token 1024, outside the vocabulary of 1024"):
         llm.generate("x", SamplingParams(stop_token_ids=(1024,)))
     with pytest.raises(InvalidRequest, match=r"params is {}; expected SamplingParams"):
         llm.generate("x", {})  # type: ignore[arg-type]

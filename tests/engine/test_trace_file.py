@@ -114,7 +114,7 @@ def test_a_stopped_writer_leaves_a_trace_up_to_there(trace: Trace, written: str,
 
 def test_the_first_line_names_schema_and_version(written: str) -> None:
     header = json.loads(written.splitlines()[0])
-    assert (header["schema"], header["version"], header["model"]) == ("labcore.trace", 2, "lab")
+    assert (header["schema"], header["version"], header["model"]) == ("labcore.trace", 3, "lab")
     assert header["config"] == json.loads(json.dumps(asdict(TIGHT)))
 
 
@@ -123,9 +123,9 @@ def test_the_first_line_names_schema_and_version(written: str) -> None:
     [
         (0, "", "line 1: JSONDecodeError"),
         (0, "[]", "line 1: ValueError: not a trace"),
-        (0, '{"schema": "labcore.trace", "version": 1, "model": "m", "config": {}}', "line 1: ValueError: version 1"),
+        (0, '{"schema": "labcore.trace", "version": 2, "model": "m", "config": {}}', "line 1: ValueError: version 2"),
         (0, '{"schema": "labcore.trace", "version": true, "model": "m", "config": {}}', "line 1: ValueError: version True"),
-        (0, '{"schema": "labcore.trace", "version": 2, "model": "m"}', "line 1: KeyError: 'config'"),
+        (0, '{"schema": "labcore.trace", "version": 3, "model": "m"}', "line 1: KeyError: 'config'"),
         (3, "", "line 4: JSONDecodeError"),
         (3, "{}", "line 4: KeyError: 'pieces'"),
         (3, "7", "line 4: AttributeError"),

@@ -53,6 +53,11 @@ def softmax(b: Any, x: np.ndarray, y: np.ndarray) -> Any:
     return out
 
 
+def topk_softmax(b: Any, x: np.ndarray, y: np.ndarray) -> Any:
+    k = 1 + x.shape[1] // 100
+    return np.concatenate([*b.topk_softmax(x, k, False), *b.topk_softmax(x, k, True)])
+
+
 def linear(b: Any, x: np.ndarray, y: np.ndarray) -> Any:
     w = b.prepare({"w": y[:40], "bias": y[:40, 0]})
     assert w["w"].shape == y[:40].shape
@@ -107,7 +112,7 @@ def ceilings(b: Any, x: np.ndarray, y: np.ndarray) -> Any:
 
 
 CASES = [
-    rms_norm, add_rms_norm, silu_and_mul, softmax, linear, linear_int8, linear_blocks, embedding, rope, attention,
+    rms_norm, add_rms_norm, silu_and_mul, softmax, topk_softmax, linear, linear_int8, linear_blocks, embedding, rope, attention,
     attention_over_int8, versions, ceilings,
 ]  # fmt: skip
 
@@ -285,6 +290,18 @@ def other_arguments(b: Any) -> dict[str, tuple[Callable, str]]:
             "rms_norm_version: there is no version '?'; known: ",
         ),
         "softmax": (lambda: b._operators.softmax(OUT[:1], X), "softmax: out has shape (1, 8); expected (4, 8) to match x (4, 8)"),
+        "weights": (
+            lambda: b._operators.topk_softmax(OUT[:3, :2].copy(), ids([[0, 0]] * 4), X, True),
+            "topk_softmax: weights has shape (3, 2); expected (4, k) to match router_logits (4, 8)",
+        ),
+        "ids": (
+            lambda: b._operators.topk_softmax(OUT[:, :2].copy(), ids([[0]] * 4), X, False),
+            "topk_softmax: ids has shape (4, 1); expected (4, 2) to match router_logits (4, 8)",
+        ),
+        "k": (
+            lambda: b._operators.topk_softmax(np.empty((4, 9), np.float32), ids([[0] * 9] * 4), X, True),
+            "topk_softmax: k is 9; expected 1 to 8, the experts of router_logits",
+        ),
         "read": (lambda: b._operators.read(X), "read: x has shape (4, 8); expected (count,)"),
         "copy": (lambda: b._operators.copy(W, W), "copy: out shares memory with x"),
         "token id": (lambda: b.embedding(ids([5]), w), "token id 5 at index 0 is outside [0, 5)"),

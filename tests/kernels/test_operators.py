@@ -136,6 +136,10 @@ def test_the_oracle_agrees_with_torch() -> None:
     )
     assert np.allclose(ORACLE.silu_and_mul(x.numpy(), y.numpy()), torch.nn.functional.silu(x) * y, atol=1e-14)
     assert np.allclose(ORACLE.linear(x.numpy(), w.numpy()), torch.nn.functional.linear(x, w), atol=1e-13)
+    values, order = torch.softmax(x, dim=-1).topk(3)
+    for renormalize, theirs in ((False, values), (True, values / values.sum(1, keepdim=True))):
+        weights, chosen = ORACLE.topk_softmax(x.numpy(), 3, renormalize)
+        assert np.array_equal(chosen, order) and np.allclose(weights, theirs, atol=1e-14)
     biased = torch.nn.functional.linear(x, w, y[0, :5])
     assert np.allclose(ORACLE.linear(x.numpy(), w.numpy(), y[0, :5].numpy()), biased, atol=1e-13)
     batch = paged_batch(rng, [20], [20], 4, 7)
@@ -147,6 +151,54 @@ def test_the_oracle_agrees_with_torch() -> None:
         *(torch.from_numpy(a).transpose(0, 1) for a in (q, k, v)), is_causal=True, enable_gqa=True
     )
     assert np.allclose(ours, theirs.transpose(0, 1), atol=1e-14)
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_topk_softmax_matches_the_oracle(backend: Backend, shape: tuple[int, int], renormalize: bool) -> None:
+    rows, experts = shape
+    x = normal(np.random.default_rng(experts), rows, experts) * 3
+    for k in sorted({1, min(2, experts), min(17, experts)}):
+        weights, chosen = backend.topk_softmax(x, k, renormalize)
+        want, wanted = ORACLE.topk_softmax(x.astype(float), k, renormalize)
+        assert np.array_equal(chosen, wanted) and chosen.dtype == np.int64
+        assert relative_error(weights, want) < 3e-6
+
+
+def test_topk_softmax_at_its_edges(backend: Backend) -> None:
+    """Of equals the lower id; a NaN last, never lost, in all weights of its row and of no other; -inf weighs nothing."""
+    inf, nan = np.inf, np.nan
+    x = np.array(
+        [[1, 3, 3, 0, 3], [5, nan, 4, -inf, 2], [nan] * 5, [0, -inf, -inf, -inf, 1], [-200, -100, -300, -101, -400]], "f"
+    )
+    for renormalize in (False, True):
+        weights, chosen = backend.topk_softmax(x, 3, renormalize)
+        assert chosen.tolist() == [[1, 2, 4], [0, 2, 4], [0, 1, 2], [4, 0, 1], [1, 3, 0]]
+        assert (
+            np.isnan(weights).all(axis=1).tolist() == [False, True, True, False, False] and not np.isnan(weights[[0, 3, 4]]).any()
+        )
+        assert np.allclose(weights[3], [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0], atol=1e-6)
+        assert np.allclose(weights[0], 1 / (3 + (not renormalize) * (np.exp(-2) + np.exp(-3))), atol=1e-6)
+    assert backend.topk_softmax(x, 5, True)[1].tolist()[1] == [0, 2, 4, 1, 3]
+    for k in (0, 6):
+        with pytest.raises(ValueError, match=f"topk_softmax: k is {k}; expected 1 to 5"):
+            backend.topk_softmax(x, k, True)
+    weights, chosen = backend.topk_softmax(x[:0], 2, True)
+    assert weights.shape == chosen.shape == (0, 2)
+
+
+def test_combine_experts_matches_the_oracle(backend: Backend) -> None:
+    rng = np.random.default_rng(6)
+    y, weights, out, gate = normal(rng, 15, 24), normal(rng, 5, 3), normal(rng, 5, 24), normal(rng, 5, 1) * 40
+    rows, parts = ids(rng.permutation(15).reshape(5, 3)), [y[:4], y[4:5], y[5:]]
+    wide = [part.astype(float) for part in parts], rows, weights.astype(float)
+    routed, shared = ORACLE.combine_experts(*wide), (out.astype(float), gate.astype(float))
+    assert relative_error(backend.combine_experts(parts, rows, weights), routed) < 3e-6
+    assert (
+        relative_error(backend.combine_experts(parts, rows, weights, (out, gate)), ORACLE.combine_experts(*wide, shared)) < 3e-6
+    )
+    assert np.allclose(routed, np.einsum("tk,tkh->th", wide[2], y[rows].astype(float)), atol=1e-14)
+    assert np.allclose(ORACLE.combine_experts(*wide, shared), routed + shared[0] / (1 + np.exp(-shared[1])), atol=1e-14)
 
 
 def test_extreme_values(backend: Backend) -> None:

@@ -29,6 +29,7 @@ from labcore.kernels.triton_kernels.rope import rope
 from labcore.kernels.triton_kernels.silu_and_mul import BLOCK, silu_and_mul
 from labcore.kernels.triton_kernels.softmax import softmax
 from labcore.kernels.triton_kernels.store_kv import store_kv
+from labcore.kernels.triton_kernels.topk_softmax import topk_softmax
 from labcore.model.weights import load_model
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -90,6 +91,28 @@ def test_softmax(dtype: torch.dtype, columns: int) -> None:
     x = 10 * normal(columns, 2, columns, dtype=dtype) - 200  # all far below zero: a padded zero would win the maximum
     e = np.exp(wide(x) - wide(x).max(axis=1, keepdims=True))
     assert close(softmax(x), e / e.sum(axis=1, keepdims=True), dtype)
+
+
+@every_type
+@pytest.mark.parametrize("renormalize", [False, True])
+@pytest.mark.parametrize("columns", SIZES)
+def test_topk_softmax(dtype: torch.dtype, columns: int, renormalize: bool) -> None:
+    x, k = 3 * normal(columns, 3, columns, dtype=dtype) - 200, min(columns, 5)
+    weights, places = topk_softmax(x, k, renormalize)
+    want, wanted = ORACLE.topk_softmax(wide(x), k, renormalize)
+    assert np.array_equal(places.cpu().numpy(), wanted) and close(weights, want, dtype)
+
+
+@every_type
+def test_topk_softmax_at_its_edges(dtype: torch.dtype) -> None:
+    """Of equals the lower place, in a row that fills no power of two; a NaN last, and in every weight of its row."""
+    inf, nan = torch.inf, torch.nan
+    x = torch.tensor([[1, 3, 3, 0, 3], [5, nan, 4, -inf, 2], [nan] * 5, [0, -inf, -inf, -inf, -inf]], dtype=dtype, device=DEVICE)
+    for renormalize in (False, True):
+        weights, places = topk_softmax(x, 5, renormalize)
+        assert places.tolist() == [[1, 2, 4, 0, 3], [0, 2, 4, 1, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+        assert weights.isnan().all(1).tolist() == [False, True, True, False]
+        assert weights[3].tolist() == [1, 0, 0, 0, 0] and not weights[0].isnan().any()
 
 
 @every_type
@@ -243,6 +266,8 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda x, w: add_rms_norm(x, x[:3], w, EPS), ShapeError, r"add_rms_norm: residual has shape \(3, 8\); expected \(4, 8\)"),
     (lambda x, w: silu_and_mul(x, x[:3]), ShapeError, r"silu_and_mul: up has shape \(3, 8\); expected \(4, 8\)"),
     (lambda x, w: softmax(x.new_empty(0, 1 << 18)), ShapeError, r"softmax: x has 262144 columns; expected 1 to 131072"),
+    (lambda x, w: topk_softmax(x.new_empty(0, 1 << 18), 2, True), ShapeError, r"topk_softmax: router_logits has 262144 columns"),
+    (lambda x, w: topk_softmax(x, 9, True), ValueError, r"topk_softmax: k is 9; expected 1 to 8, the experts of router_logits"),
     (lambda x, w: rope(x.view(4, 1, 8)[..., :7].contiguous(), None, None, None), ShapeError, r"rope: .* an even head_dim"),
     (lambda x, w: rope(x.view(4, 1, 8), w[:4], x, x), TypeError, r"rope: positions is float32; expected int64"),
     (lambda x, w: rope(x.view(4, 1, 8), device_ids([0] * 4), x, x), ShapeError,

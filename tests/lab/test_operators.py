@@ -100,3 +100,8 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_what_cannot_run_is_refused(tokens: list[int], position: int) -> None:
     with pytest.raises(InvalidRequest, match=f"{len(tokens)} tokens from position {position} on"):
         record_operators(load_model("lab", backend="reference"), tokens, position)
+
+
+def test_experts_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="lab-moe has experts, whose operators are not recorded"):
+        record_operators(load_model("lab-moe", backend="reference"), [1])

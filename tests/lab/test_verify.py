@@ -64,7 +64,7 @@ def test_all_stages_run_and_pytest_closes(checked: Project) -> None:
     assert [name for name in calls if name in STAGES] == STAGES
     assert calls["ruff"] == ["check", "."]
     assert calls["jupyter_book"] == ["build", "--all", "-q", "-W", "-n", "--keep-going", "."]
-    assert calls["pytest"] == ["--nbval", "-ra"]
+    assert calls["pytest"] == ["--nbval", "-ra", "-n", "2", "--dist", "loadfile"]
     assert (checked.root / "fonts").exists()
     lines = result.stdout.splitlines()
     assert lines[-1] == CLOSING

@@ -22,6 +22,7 @@ LEAST = {
     "vocab_size": 300, "hidden_size": 256, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 64,
     "max_position_embeddings": 4096,
 }  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 24}
 LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
 
 
@@ -57,12 +58,14 @@ def test_an_absent_key_means_what_it_means_to_transformers(kind: str) -> None:
     """Number of kv heads (absent, and null), head size, epsilon, base, biases and norms, as the class has them."""
     import transformers
 
-    takes_null = {"llama": ("num_key_value_heads", "head_dim"), "mistral": ("head_dim",)}.get(kind, ("num_key_value_heads",))
+    both = ("num_key_value_heads", "head_dim")
+    takes_null = {"llama": both, "mixtral": both[1:], "mistral": both[1:], "qwen2_moe": (), "qwen3_moe": ()}.get(kind, both[:1])
+    experts = EXPERTS if FAMILIES[kind].experts else {}
     for said in ({}, *({key: None} for key in takes_null)):
-        ours = read({"model_type": kind, "max_position_embeddings": 4096, **said})
-        theirs = getattr(transformers, FAMILIES[kind].architecture.replace("ForCausalLM", "Config"))(**LEAST, **said)
+        ours = read({"model_type": kind, "max_position_embeddings": 4096, **experts, **said})
+        theirs = getattr(transformers, FAMILIES[kind].architecture.replace("ForCausalLM", "Config"))(**LEAST, **experts, **said)
         assert ours.num_kv_heads == theirs.num_key_value_heads
-        assert ours.head_dim == getattr(theirs, "head_dim", 256 // 64)
+        assert ours.head_dim == (getattr(theirs, "head_dim", None) or 256 // 64)
         assert ours.rms_norm_eps == theirs.rms_norm_eps
         assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
         assert theirs.hidden_act == "silu" and theirs.tie_word_embeddings is False
@@ -72,6 +75,10 @@ def test_an_absent_key_means_what_it_means_to_transformers(kind: str) -> None:
         names = getattr(transformers, FAMILIES[kind].architecture)(theirs).state_dict().keys()
     assert ours.biases == {part for part in PROJECTIONS if f"model.layers.0.{part}.bias" in names}
     assert ours.qk_norm == ("model.layers.0.self_attn.q_norm.weight" in names)
+    if ours.moe:
+        assert ours.moe.norm_topk_prob == getattr(theirs, "norm_topk_prob", True)
+        assert bool(ours.moe.shared_expert_intermediate_size) == ("model.layers.0.mlp.shared_expert_gate.weight" in names)
+        assert ours.moe.num_experts == theirs.num_experts == 4
 
 
 def test_flags_give_biases() -> None:
@@ -187,12 +194,16 @@ def test_a_padded_vocabulary(write_folder: WriteFolder) -> None:
         load_llama_folder(write_folder(config={"vocab_size": 200}, tensors=few))
 
 
+MIXTRAL = {"model_type": "mixtral", "architectures": None, "num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN3_MOE = MIXTRAL | {"model_type": "qwen3_moe", "moe_intermediate_size": 48}
+QWEN2_MOE = QWEN3_MOE | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 8, "qkv_bias": False}
 YARN = {"rope_type": "yarn", "factor": 4.0}
 REFUSED: dict[str, dict[str, Any]] = {
     "model_type is missing; expected str": {"model_type": None},
     "model_type is 'gemma2'; supported: llama, mistral, qwen2, qwen3": {"model_type": "gemma2"},
-    "model_type is 'qwen2_moe'": {"model_type": "qwen2_moe"},
-    "model_type is 'mixtral'": {"model_type": "mixtral"},
+    "model_type is 'deepseek_v3'": {"model_type": "deepseek_v3"},
+    "model_type is 'qwen3_next'": {"model_type": "qwen3_next"},
+    r"architectures is \['LlamaForCausalLM'\]; supported: \['MixtralForCausalLM'\]": {"model_type": "mixtral"},
     r"model_type is \['llama'\]; expected str": {"model_type": ["llama"]},
     r"architectures is \['LlamaForSequenceClassification'\]; supported: \['LlamaForCausalLM'\]": {
         "architectures": ["LlamaForSequenceClassification"]
@@ -260,6 +271,25 @@ REFUSED: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", "sliding_attention"]
     },
     "self_attn.q_proj.bias is missing; expected": {"model_type": "qwen2", "architectures": None},
+    "mlp.gate.weight is missing; expected one of shape": MIXTRAL,
+    "num_experts is 0; expected a whole number": MIXTRAL | {"num_local_experts": 0},
+    "num_experts is 4097 and num_experts_per_tok 2; expected at most 4096": MIXTRAL | {"num_local_experts": 4097},
+    f"num_experts is {2**40} and": MIXTRAL | {"num_local_experts": 2**40},
+    "num_experts_per_tok 5; expected .* not more of them per token": MIXTRAL | {"num_experts_per_tok": 5},
+    "num_experts_per_tok is True; expected int": MIXTRAL | {"num_experts_per_tok": True},
+    "num_experts_per_tok is missing; expected int": MIXTRAL | {"num_experts_per_tok": None},
+    "num_local_experts is missing; expected int": MIXTRAL | {"num_local_experts": None},
+    "num_local_experts is 4; supported: 8": MIXTRAL | {"num_experts": 8},
+    "moe_intermediate_size is missing; expected int": QWEN3_MOE | {"moe_intermediate_size": None},
+    "moe_intermediate_size is -3": QWEN3_MOE | {"moe_intermediate_size": -3},
+    "norm_topk_prob is 1; expected bool": QWEN3_MOE | {"norm_topk_prob": 1},
+    "shared_expert_intermediate_size is missing; expected int": QWEN2_MOE | {"shared_expert_intermediate_size": None},
+    "shared_expert_intermediate_size is -1": QWEN2_MOE | {"shared_expert_intermediate_size": -1},
+    r"mlp_only_layers is \[0\]; supported: \[\]": QWEN3_MOE | {"mlp_only_layers": [0]},
+    "decoder_sparse_step is 2; supported: 1": QWEN2_MOE | {"decoder_sparse_step": 2},
+    "sliding_window is 64; supported: null, or": MIXTRAL | {"sliding_window": 64},
+    "sliding_window is 4; supported: null, or": QWEN2_MOE | {"sliding_window": 4, "use_sliding_window": True},
+    "qkv_bias is 'no'; expected bool": QWEN2_MOE | {"qkv_bias": "no"},
     "self_attn.q_norm.weight is missing; expected": {"model_type": "qwen3", "architectures": None, "head_dim": 8},
 }  # fmt: skip
 
@@ -313,6 +343,27 @@ def test_tensors_that_are_refused(write_folder: WriteFolder) -> None:
     ):
         with pytest.raises(InvalidCheckpoint, match=says):
             load_llama_folder(write_folder(tensors=tensors))
+
+
+def test_mixtral_s_names_of_experts(write_folder: WriteFolder) -> None:
+    """They become ours; a tensor that is there twice is refused, and so is one too many."""
+    dense = {f"model.layers.0.mlp.{part}_proj.weight": None for part in ("gate", "up", "down")}
+    block = "model.layers.0.block_sparse_moe."
+    shapes = {"w1": (48, 32), "w2": (32, 48), "w3": (48, 32)}
+    experts = {f"{block}experts.{e}.{w}.weight": np.full(shape, e, np.float32) for e in range(4) for w, shape in shapes.items()}
+    whole = dense | experts | {f"{block}gate.weight": np.ones((4, 32), np.float32)}
+    made = load_llama_folder(write_folder(config=MIXTRAL, tensors=whole)).tensors
+    assert made["model.layers.0.mlp.experts.3.down_proj.weight"].shape == (32, 48)
+    assert made["model.layers.0.mlp.experts.2.up_proj.weight"].max() == 2
+    for extra, says in (
+        ({"model.layers.0.mlp.gate.weight": np.ones((4, 32), np.float32)}, "is there under another name too"),
+        ({f"{block}experts.4.w1.weight": np.ones((48, 32), np.float32)}, "experts.4.gate_proj.weight' has no place"),
+        ({f"{block}experts.1.w2.weight": np.ones((48, 32), np.float32)}, r"experts.1.down_proj.weight has shape \(48, 32\)"),
+        ({f"{block}experts.1.w3.weight": None}, "experts.1.up_proj.weight is missing"),
+        ({"model.layers.0.mlp.experts.gate_up_proj": np.ones((4, 96, 32), np.float32)}, "experts.gate_up_proj' has no place"),
+    ):
+        with pytest.raises(InvalidCheckpoint, match=says):
+            load_llama_folder(write_folder(config=MIXTRAL, tensors=whole | extra))
 
 
 def test_a_folder_without_or_with_two_sets_of_weights(write_folder: WriteFolder) -> None:

@@ -80,7 +80,7 @@ def test_a_file_that_is_not_all_of_the_weights(write_folder: WriteFolder) -> Non
 
 @pytest.mark.parametrize("name", ["nonesuch", "", "nowhere/model.gguf", "nowhere/model.safetensors", "long" * 2000, "nul\0"])
 def test_neither_a_name_nor_a_file(name: str) -> None:
-    says = "neither a model nor a file; expected lab, smollm2, a Hugging Face folder or a GGUF file"
+    says = "neither a model nor a file; expected lab, lab-moe, smollm2, a Hugging Face folder or a GGUF file"
     with pytest.raises(InvalidCheckpoint, match=says):
         load_checkpoint(name)
 

@@ -110,6 +110,7 @@ def test_flips_in_json(write_folder: WriteFolder, name: str) -> None:
 scalars = (
     st.none() | st.booleans() | st.integers() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=8)
     | st.sampled_from([0, 1, 2, 4, 8, 16, 32, 128, 260, 10**9, 2**63, 2**64, 0.5, 1e308, "llama", "qwen2", "qwen3", "linear"])
+    | st.sampled_from(["mixtral", "qwen2_moe", "qwen3_moe"])
 )  # fmt: skip
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
@@ -118,7 +119,8 @@ KEYS = (
     "architectures", "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "head_dim", "hidden_act",
     "rope_theta", "rope_scaling", "rope_parameters", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window",
-    "layer_types",
+    "layer_types", "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+    "shared_expert_intermediate_size", "qkv_bias", "mlp_only_layers", "decoder_sparse_step",
     "partial_rotary_factor", "original_max_position_embeddings", "quantization_config", "eos_token_id", "bos_token_id",
 )  # fmt: skip
 ROPE_KEYS = (

@@ -224,11 +224,12 @@ def test_no_pip(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names(cache: Path) -> None:
-    assert zoo.known_models() == ("lab", "smollm2", "tiny")
+    assert zoo.known_models() == ("lab", "lab-moe", "smollm2", "tiny")
     with pytest.raises(FetchFailed, match="no model is called 'big'; known: smollm2, tiny"):
         zoo.fetch("big")
-    with pytest.raises(FetchFailed, match="lab has no file"):
-        zoo.model_path("lab")
+    for seeded in ("lab", "lab-moe"):
+        with pytest.raises(FetchFailed, match=f"{seeded} has no file"):
+            zoo.model_path(seeded)
     with pytest.raises(FetchFailed, match=r"tiny is not in the cache .*; run `labcore fetch tiny`"):
         zoo.model_path("tiny")
 

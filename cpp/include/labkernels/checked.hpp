@@ -165,6 +165,20 @@ inline void softmax(Operators& ops, const ArrayView& out, const ArrayView& x) {
     ops.softmax(to, from, x.shape[0], x.shape[1]);
 }
 
+inline void topk_softmax(Operators& ops, const ArrayView& weights, const ArrayView& ids, const ArrayView& router_logits, bool renormalize) {
+    Arguments check("topk_softmax");
+    const float* from = check.in<float>("router_logits", router_logits, {"rows", "num_experts"});
+    const int64_t rows = router_logits.shape[0], experts = router_logits.shape[1];
+    float* to = check.out<float>("weights", weights, {rows, "k"});
+    const int64_t k = weights.shape[1];
+    int64_t* chosen = check.out<int64_t>("ids", ids, {rows, k});
+    check.apart();
+    if (k < 1 || k > experts)
+        throw std::invalid_argument("topk_softmax: k is " + std::to_string(k) + "; expected 1 to " + std::to_string(experts) +
+                                    ", the experts of router_logits");
+    ops.topk_softmax(to, chosen, from, rows, experts, k, renormalize);
+}
+
 // The roofs of this machine (ceilings.hpp).
 inline double read(Operators& ops, const ArrayView& x) {
     const float* from = Arguments("read").in<float>("x", x, {"count"});

@@ -44,6 +44,7 @@ struct SamplingArgs {
 
 using RmsNorm = void (*)(float* out, const float* x, const float* weight, int64_t dim, float eps, int64_t begin, int64_t end, bool past_caches);
 using Softmax = void (*)(float* out, const float* x, int64_t dim, int64_t begin, int64_t end, bool past_caches, float* scratch);
+using TopkSoftmax = void (*)(float* weights, int64_t* ids, const float* x, int64_t experts, int64_t k, bool renormalize, int64_t begin, int64_t end);
 using Silu = void (*)(float* out, const float* gate, const float* up, int64_t begin, int64_t end, bool past_caches);
 using Sample = void (*)(const SamplingArgs&, int64_t begin, int64_t end, float* scratch);
 using Rope = void (*)(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t heads, int64_t dim,
@@ -64,6 +65,7 @@ struct KernelTable {
     void (*add_rms_norm)(float* out, float* total, const float* x, const float* residual, const float* weight, int64_t dim, float eps,
                          int64_t begin, int64_t end, bool past_caches);
     Softmax softmax;
+    TopkSoftmax topk_softmax;
     Silu silu_and_mul;
     Rope rope;
     void (*quantize_rows)(const Activations& to, const float* x, int64_t columns, int64_t begin, int64_t end);
@@ -80,6 +82,7 @@ struct KernelTable {
     // the ladders: reference first, then by increasing skill; the last is the one used above
     Version<RmsNorm> rms_norms[4];
     Version<Softmax> softmaxes[3];
+    Version<TopkSoftmax> topk_softmaxes[2];
     Version<Silu> silus[2];
     Rope rope_reference;
     Matmul matmul_reference;
@@ -91,6 +94,7 @@ struct KernelTable {
         KernelTable table = *this;
         table.rms_norm = rms_norms[1].run;  // the unfused one keeps its squares where the result goes: it cannot run in place
         table.softmax = softmaxes[0].run;
+        table.topk_softmax = topk_softmaxes[0].run;
         table.silu_and_mul = silus[0].run;
         table.rope = rope_reference;
         table.matmul = matmul_reference;

@@ -110,6 +110,12 @@ class Operators {
         });
     }
 
+    void topk_softmax(float* weights, int64_t* ids, const float* x, int64_t rows, int64_t experts, int64_t k, bool renormalize) {
+        pool_.run(rows, rows_worth(experts + k), 0, [&](int64_t begin, int64_t end, float*) {
+            kernels_.topk_softmax(weights, ids, x, experts, k, renormalize, begin, end);
+        });
+    }
+
     void linear(float* out, const float* x, int64_t rows, const Matrix& w, const float* bias) {
         const Product one{out, &w, bias};
         products(&one, 1, x, rows, [](const Activations&, int64_t, int64_t, int64_t, int64_t) {});

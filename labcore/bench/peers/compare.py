@@ -122,11 +122,10 @@ def bench_peers(
             say(f"starting {contender.name}")
             try:
                 process = PeerProcess(HERE + contender.module, path(contender.model), threads)
+                peers[contender.name] = stack.enter_context(process)
             except PeerFailed as error:
                 absent[contender.name] = str(error)
                 say(f"{contender.name} is absent: {error}")
-            else:
-                peers[contender.name] = stack.enter_context(process)
         idle = idle_cores(peers)
         results = _rounds(contenders, peers, absent, rounds, say)
         versions = {name: {**peer.versions, "load_seconds": peer.load_seconds} for name, peer in peers.items()}

@@ -27,6 +27,7 @@ from labcore.kernels.triton_kernels.rope import rope
 from labcore.kernels.triton_kernels.silu_and_mul import silu_and_mul
 from labcore.kernels.triton_kernels.softmax import softmax
 from labcore.kernels.triton_kernels.store_kv import store_kv
+from labcore.kernels.triton_kernels.topk_softmax import topk_softmax
 
 REMEMBERED = 16  # index arrays on the device: a step has eight, and each layer asks for them again
 
@@ -56,11 +57,10 @@ class TritonBackend(TorchBackend):
             raise InvalidConfig("the triton backend has no int8 KV pool; expected a float one, or another backend")
         return super().new_kv_cache(shape, dtype)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return rms_norm(x, weight, eps)
-
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, weight, eps)
+    rms_norm = staticmethod(rms_norm)
+    add_rms_norm = staticmethod(add_rms_norm)
+    silu_and_mul = staticmethod(silu_and_mul)
+    softmax = staticmethod(softmax)
 
     def rope(self, x: Tensor, positions: np.ndarray, cos: Tensor, sin: Tensor) -> Tensor:
         check_ids("position", positions, len(cos))
@@ -84,11 +84,9 @@ class TritonBackend(TorchBackend):
             max_context_len=int(batch.positions.max(initial=0)) + 1,
         )  # fmt: skip
 
-    def silu_and_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return silu_and_mul(gate, up)
-
-    def softmax(self, x: Tensor) -> Tensor:
-        return softmax(x)
+    def topk_softmax(self, router_logits: Tensor, k: int, renormalize: bool) -> tuple[Tensor, np.ndarray]:
+        weights, ids = topk_softmax(router_logits, k, renormalize)
+        return weights, ids.cpu().numpy()
 
     def _ids(self, ids: np.ndarray) -> Tensor:
         """The array on the device: moved once, not once a layer, and known again by what it holds."""

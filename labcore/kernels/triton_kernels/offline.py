@@ -36,6 +36,7 @@ from labcore.kernels.triton_kernels.rope import rope_kernel
 from labcore.kernels.triton_kernels.silu_and_mul import BLOCK, silu_and_mul_kernel
 from labcore.kernels.triton_kernels.softmax import softmax_kernel
 from labcore.kernels.triton_kernels.store_kv import store_kv_kernel
+from labcore.kernels.triton_kernels.topk_softmax import topk_softmax_kernel
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32"}
@@ -43,6 +44,7 @@ TYPES = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32"}
 POINTERS = {
     "positions_ptr": "*i64", "slots_ptr": "*i64", "query_start_ptr": "*i64", "tables_ptr": "*i64", "table_start_ptr": "*i64",
     "cos_ptr": "*fp32", "sin_ptr": "*fp32", "partial_ptr": "*fp32", "x_scale_ptr": "*fp32", "w_scale_ptr": "*fp32",
+    "places_ptr": "*i64",
 }  # fmt: skip
 REALS = ("eps", "scale_log2")
 
@@ -76,6 +78,7 @@ def cases(dtype: str) -> list[Case]:
         Case("add_rms_norm", rms_norm_kernel, {"ADD": True, "BLOCK": 4096}),
         Case("silu_and_mul", silu_and_mul_kernel, {"BLOCK": BLOCK}),
         Case("softmax", softmax_kernel, {"BLOCK": 4096}),
+        Case("topk_softmax", topk_softmax_kernel, {"RENORMALIZE": True, "BLOCK": 512, "KEPT": 8}, num_warps=1),
         Case("rope", rope_kernel, {"HEADS": 32, "HALF": 64}),
         Case("store_kv", store_kv_kernel, {"HEADS": 8, "DIM": 128}, num_warps=1),
         Case("flash_attention", flash_attention_kernel, flash, prompt.num_warps, prompt.num_stages),

@@ -11,6 +11,8 @@ Source: Zhang & Sennrich 2019; the fusion as in vLLM's fused_add_rms_norm.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -39,30 +41,26 @@ def rms_norm_kernel(out_ptr, total_ptr, x_ptr, residual_ptr, weight_ptr, columns
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * weight, per row. x (rows, columns), weight (columns,). Raises TypeError, ShapeError."""
-    _check("rms_norm", x, weight, x)
-    out = torch.empty_like(x)
-    block = triton.next_power_of_2(x.shape[1])
-    rms_norm_kernel[(x.shape[0],)](
-        out, None, x, None, weight, x.shape[1], eps, ADD=False, BLOCK=block, num_warps=warps_for(block)
-    )
-    return out
+    return _launch("rms_norm", x, None, weight, eps)[0]
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(rms_norm(x + residual), x + residual), all (rows, columns). Raises TypeError, ShapeError."""
-    _check("add_rms_norm", x, weight, residual)
-    out, total = torch.empty_like(x), torch.empty_like(x)
-    block = triton.next_power_of_2(x.shape[1])
-    rms_norm_kernel[(x.shape[0],)](
-        out, total, x, residual, weight, x.shape[1], eps, ADD=True, BLOCK=block, num_warps=warps_for(block)
-    )
-    return out, total
+    return _launch("add_rms_norm", x, residual, weight, eps, add=True)
 
 
-def _check(operator: str, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> None:
+def _launch(operator: str, x: torch.Tensor, residual: Any, weight: torch.Tensor, eps: float, add: bool = False) -> Any:
+    """The norm, and the sum or None."""
     check = Tensors(operator)
     kind = check.floats("x", x, "rows", "columns")
-    check("residual", residual, kind, *x.shape)
+    if add:
+        check("residual", residual, kind, *x.shape)
     check("weight", weight, kind, x.shape[1])
     if not 0 < x.shape[1] <= MOST_COLUMNS:
         raise ShapeError(f"{operator}: x has {x.shape[1]} columns; expected 1 to {MOST_COLUMNS}, a row that fits into registers")
+    out, block = torch.empty_like(x), triton.next_power_of_2(x.shape[1])
+    total = torch.empty_like(x) if add else None
+    rms_norm_kernel[(x.shape[0],)](
+        out, total, x, residual, weight, x.shape[1], eps, ADD=add, BLOCK=block, num_warps=warps_for(block)
+    )
+    return out, total

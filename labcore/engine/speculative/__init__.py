@@ -1,0 +1,1 @@
+"""Guesses at the next tokens, and the one step that verifies them all."""
