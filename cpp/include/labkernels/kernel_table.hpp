@@ -39,7 +39,7 @@ struct SamplingArgs {
     double* law;      // (rows, vocab), or nullptr: tokens are wanted
 
     int64_t room() const { return (vocab + TOKENS - 1) / TOKENS * TOKENS; }
-    int64_t scratch_floats() const { return 8 * (room() + TOKENS); }  // w, a list of masses and ids, a row of logits, sums
+    int64_t scratch_floats() const { return 10 * (room() + TOKENS); }  // w, a list of masses and ids, a part of it, logits, sums
 };
 
 using RmsNorm = void (*)(float* out, const float* x, const float* weight, int64_t dim, float eps, int64_t begin, int64_t end, bool past_caches);

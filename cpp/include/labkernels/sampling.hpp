@@ -8,14 +8,14 @@
 //
 // sample_reference  as it is written above: the powers of libm, all tokens sorted.
 // sample            sorts nothing. What each step brings, in microseconds a row of 49,152 of a real model (one core, AVX-512):
-//   all sorted  9,000
-//   greedy          8  one pass in vectors; the index only where a block of 64 has a new maximum
-//   powers    260, 55  all powers and their sum, with libm's; with a polynomial that the compiler makes vectors of. Without
-//                      filters this is all: u is looked for among the sums of blocks, then in one block.
-//   filters       290  the border of top_k and of top_p, the last token they keep, by radix selection: 8 bits of w at a time,
-//                      which order positive doubles. Linear however flat the law, and exact on ties.
-//   few         70-90  the same, among what lies above 2^-4, 2^-6, 2^-9 ..., whichever first holds all that is kept: some hundred
-//                      tokens; blocks whose sum is below are not opened. A law so flat that most tokens are kept takes 500.
+//   all sorted   9,000
+//   greedy           7  one pass in vectors; the index only where a block of 64 has a new maximum
+//   powers     260, 55  all powers and their sum, with libm's; with a polynomial that the compiler makes vectors of. Without
+//                       filters this is all: u is looked for among the sums of blocks, then in one block.
+//   filters        260  the border of top_k and of top_p, the last token they keep, by radix selection: 8 bits of w at a time,
+//                       which order positive doubles. Linear however flat the law, and exact on ties.
+//   few         70-100  the same, among what lies above 2^-4, 2^-6, 2^-9 ..., whichever first holds all that is kept: some
+//                       hundred. Blocks whose sum is below are not opened. A law so flat that most tokens are kept takes 450.
 // Bytes a row: 4 n read twice; 8 n of w written and read again, in the caches.
 //
 // Exactness: a row depends on itself alone. Masses are summed in blocks of 64 of the tokens kept, by rising id: element i in
@@ -178,15 +178,15 @@ static inline double power(double z) {
 }
 
 // Keeps tokens, in the order of falling mass, then of rising id, while what lies before is below `limit`: mass, or their number.
-static inline void cut(Kept& kept, bool counted, double limit) {
+// part: scratch for as many masses, those whose digits so far are the border's.
+static inline void cut(Kept& kept, bool counted, double limit, double* part) {
+    const double* mass = kept.mass;
+    int64_t n = kept.n;
     uint64_t border = 0;  // the mass of the last one kept, as far as its bits are known
     double before = 0;
     for (int shift = 56; shift >= 0; shift -= 8) {
         double bins[4][256] = {};  // four, as an addition waits for the one before in the same place
-        for (int64_t i = 0; i < kept.n; i++) {
-            const uint64_t bits = bits_of(kept.mass[i]);
-            if (bits >> shift >> 8 == border) bins[i & 3][bits >> shift & 255] += counted ? 1.0 : kept.mass[i];
-        }
+        for (int64_t i = 0; i < n; i++) bins[i & 3][bits_of(mass[i]) >> shift & 255] += counted ? 1.0 : mass[i];
         double next = before;
         uint64_t found = 0;
         for (int digit = 255; digit >= 0 && next < limit; digit--) {
@@ -194,13 +194,19 @@ static inline void cut(Kept& kept, bool counted, double limit) {
             if (bin > 0) found = (uint64_t)digit, before = next, next += bin;
         }
         border = border << 8 | found;
+        int64_t same = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const double m = part[same] = mass[i];
+            same += (bits_of(m) >> shift & 255) == found;
+        }
+        mass = part, n = same;
     }
-    const int64_t n = kept.n;
+    const int64_t all = kept.n;
     kept.n = 0;
-    kept.add(kept, 0, n, [&](double mass) {
-        if (bits_of(mass) != border) return bits_of(mass) > border;
+    kept.add(kept, 0, all, [&](double m) {
+        if (bits_of(m) != border) return bits_of(m) > border;
         const bool stays = before < limit;  // of equal ones, the first
-        before += counted ? 1.0 : mass;
+        before += counted ? 1.0 : m;
         return stays;
     });
 }
@@ -208,7 +214,7 @@ static inline void cut(Kept& kept, bool counted, double limit) {
 static void sample(const SamplingArgs& a, int64_t begin, int64_t end, float* scratch) {
     const int64_t n = a.vocab, room = a.room();
     double *sums = (double*)scratch, *of_all = sums + room / TOKENS, *w = of_all + room / TOKENS;
-    int64_t* ids = (int64_t*)(w + 2 * room);
+    int64_t* ids = (int64_t*)(w + 3 * room);
     each_row(a, begin, end, sums, (float*)(ids + room), [&](int64_t r, const float* x, double top) {
         const double scale = fmin(1.0 / a.temperature[r], 1.7e308);  // finite: 0 times it stays 0
         const double k = (double)a.top_k[r], top_p = a.top_p[r], min_p = a.min_p[r];
@@ -230,7 +236,7 @@ static void sample(const SamplingArgs& a, int64_t begin, int64_t end, float* scr
                 take(ldexp(1.0, -(int)min_of(octaves, 1022)));
                 found = octaves >= 1022 ? limit : counted ? (double)kept.n : sum_blocks(kept, sums);
             }
-            cut(kept, counted, limit);
+            cut(kept, counted, limit, w + 2 * room);
         };
         if (k > 0 && k < (double)n) {
             keep(true, k);
