@@ -6,6 +6,7 @@
 #include "labkernels/quantize.hpp"
 #include "labkernels/rms_norm.hpp"
 #include "labkernels/rope.hpp"
+#include "labkernels/sampling.hpp"
 #include "labkernels/silu_and_mul.hpp"
 #include "labkernels/softmax.hpp"
 #include "labkernels/topk_softmax.hpp"
@@ -33,6 +34,7 @@ const KernelTable& LAB_TABLE(LAB_ISA)() {
         attend_split,
         merge_states,
         write_attention,
+        sample,
         read,
         copy,
         multiply_adds,
@@ -44,6 +46,7 @@ const KernelTable& LAB_TABLE(LAB_ISA)() {
         rope_reference,
         matmul_reference,
         paged_attention_reference,
+        sample_reference,
     };
     return table;
 }

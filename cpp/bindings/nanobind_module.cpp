@@ -14,7 +14,8 @@ static auto method(R (*function)(Operators&, T...)) {
     return doors::method<nb::handle>(function);
 }
 
-void bind_decoder(nb::module_& m);  // nanobind_decoder.cpp
+void bind_decoder(nb::module_& m);                     // nanobind_decoder.cpp
+void bind_sampling(nb::class_<Operators>& operators);  // nanobind_sampling.cpp
 
 NB_MODULE(_nanobind, m) {
     nb::set_leak_warnings(false);  // a backend that a global still holds when Python ends is not a leak
@@ -36,8 +37,8 @@ NB_MODULE(_nanobind, m) {
         .def_prop_ro("shape", [](const PackedMatrix& p) { return nb::make_tuple(p.view().rows, p.view().columns); })
         .def_prop_ro("nbytes", &PackedMatrix::nbytes);
 
-    nb::class_<Operators>(m, "Operators", "One variant of the kernels and one team of threads. Outputs come first; nothing is copied.")
-        .def(nb::init<const std::string&, int, bool>(), "isa"_a, "threads"_a, "reference"_a = false)
+    nb::class_<Operators> operators(m, "Operators", "One variant of the kernels and one team of threads. Outputs come first; nothing is copied.");
+    operators.def(nb::init<const std::string&, int, bool>(), "isa"_a, "threads"_a, "reference"_a = false)
         .def_prop_ro("isa", &Operators::isa)
         .def_prop_ro("threads", &Operators::threads)
         .def_prop_ro("rms_norm_versions", &checked::rms_norm_versions)
@@ -58,5 +59,6 @@ NB_MODULE(_nanobind, m) {
         .def("copy", method(checked::copy), "out"_a.none(), "x"_a.none())
         .def("multiply_adds", &Operators::multiply_adds, "count"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("int8_dots", &Operators::int8_dots, "count"_a, nb::call_guard<nb::gil_scoped_release>());
+    bind_sampling(operators);
     bind_decoder(m);
 }

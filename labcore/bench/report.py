@@ -179,3 +179,14 @@ def print_scheduling(document: Document) -> None:
         (of_step, ["batch", "share of a step"], shares),
         ("A block taken and given back; a cached token inserted, found and evicted", ["", "time"], growth),
     )
+
+
+def print_sampling(document: Document) -> None:
+    shares = [
+        [n, name, duration(found["timings"][name]["p50"]), f"{share:.1%}"]
+        for n, found in document["batches"].items()
+        for name, share in found["shares"].items()
+    ]
+    loads = [f"batch {n}: {load_text(found)}" for n, found in document["batches"].items()]
+    columns = ["batch", " ", "time", "share of a decode step"]
+    show(document, (f"Tokens drawn from the logits of {document['model']}", columns, shares), after=loads)

@@ -1,4 +1,4 @@
-"""Measure the engine: `model` beside its floor, `peers` beside others, `quality` of packed weights, `attention`, `scheduling`."""
+"""Measure `model` beside its floor, `peers` beside others, `quality` of packed weights, `attention`, `scheduling`, `sampling`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from labcore.bench.harness import exit_code
 from labcore.bench.model import bench_model
 from labcore.bench.peers.compare import bench_peers
 from labcore.bench.quality import bench_quality
+from labcore.bench.sampling import bench_sampling
 from labcore.bench.scheduling import bench_scheduling
 from labcore.model.weights import WEIGHT_FORMS
 
-WHAT = ("model", "peers", "quality", "attention", "scheduling")
+WHAT = ("model", "peers", "quality", "attention", "scheduling", "sampling")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "quality": (partial(bench_quality, args.model), report.print_quality),
         "attention": (partial(bench_attention, rounds=args.rounds), report.print_attention),
         "scheduling": (partial(bench_scheduling, args.model, rounds=args.rounds), report.print_scheduling),
+        "sampling": (partial(bench_sampling, args.model, rounds=args.rounds), report.print_sampling),
     }[args.what]
     document = bench(threads=args.threads)
     show(document)

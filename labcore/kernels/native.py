@@ -58,6 +58,8 @@ class NativeBackend:
             raise InvalidConfig(str(error)) from None  # asked for wrongly: no other backend quietly steps in
         self.isa: str = self._operators.isa
         self.threads = threads
+        if hasattr(self._operators, "draw"):  # through the other doors a backend has no such methods
+            self.draw, self.law = self._draw, self._law
 
     def prepare(self, weights: Mapping[str, SourceWeight]) -> dict[str, Any]:
         """Matrices (2-D) become packed panels; vectors stay float32. Angles ("rope.*") are tables, not matrices, and stay too."""
@@ -136,6 +138,38 @@ class NativeBackend:
         out = np.empty_like(x)
         self._operators.softmax(out, x)
         return out
+
+    def _draw(
+        self, logits: np.ndarray, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, min_p: np.ndarray, u: np.ndarray,
+        edit_start: np.ndarray, edit_ids: np.ndarray, edit_values: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """`draw`: a token a row, int64 (rows,); -1 where a row's largest logit is no finite number, or where one is a NaN.
+
+        logits      float32 (rows, vocab), not changed
+        temperature float64 (rows,)   0 = greedy: the lowest id among the largest
+        top_k       int64 (rows,)     tokens that are kept, the largest first, equal ones by rising id; 0 = all
+        top_p       float64 (rows,)   in (0, 1]; of those, kept while the mass before a token is below p of their mass
+        min_p       float64 (rows,)   in [0, 1]; of those, kept where the probability is at least this share of the largest
+        u           float64 (rows,)   in [0, 1); the token is the first, by rising id, whose cumulative mass is above u of all
+        edit_start  int64 (rows + 1,) row r owns edits edit_start[r] : edit_start[r + 1]
+        edit_ids    int64 (edits,)    each once in a row
+        edit_values float64 (edits,)  what stands in the place of the logit: penalties, biases, bans (-inf)
+
+        A row depends on nothing but itself. The law is that of cpp/include/labkernels/sampling.hpp, in float64. Raises TypeError,
+        ShapeError; ValueError for numbers out of range.
+        """
+        tokens = np.empty(len(logits), np.int64)
+        self._operators.draw(tokens, logits, temperature, top_k, top_p, min_p, u, edit_start, edit_ids, edit_values)
+        return tokens
+
+    def _law(
+        self, logits: np.ndarray, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, min_p: np.ndarray,
+        edit_start: np.ndarray, edit_ids: np.ndarray, edit_values: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """`law`: what `draw` draws from, float64 (rows, vocab), a sum of 1 a row; NaN where `draw` gives -1. Takes no u."""
+        law = np.empty(logits.shape)
+        self._operators.law(law, logits, temperature, top_k, top_p, min_p, edit_start, edit_ids, edit_values)
+        return law
 
     def topk_softmax(self, router_logits: np.ndarray, k: int, renormalize: bool) -> tuple[np.ndarray, np.ndarray]:
         check_k(k, router_logits.shape[1])

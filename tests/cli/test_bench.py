@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labcore.bench import kernels, model, quality, scheduling
+from labcore.bench import kernels, model, quality, sampling, scheduling
 from labcore.bench.ceilings import Ceilings
 from labcore.bench.harness import timed
 from labcore.bench.peers import compare
@@ -119,3 +119,18 @@ def test_scheduling_tells_a_step_and_growth(monkeypatch: pytest.MonkeyPatch, cap
     assert all(goal["value"] > 0 for goal in told["goals"]) and len(told["goals"]) == 6
     assert main(["bench", "scheduling", "lab", "--rounds", "1", "--threads", "1"]) == 0
     assert "Schedule and update" in capsys.readouterr().out
+
+
+def test_sampling_stands_beside_the_step(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sampling, "BATCHES", (1, 3))
+    monkeypatch.setattr(sampling, "CONTEXT", 16)
+    for bound, code in ((float("inf"), 0), (0.0, 1)):
+        monkeypatch.setattr(sampling, "LIMITS", dict.fromkeys(sampling.RULES, bound))
+        assert main(["bench", "sampling", "lab", "--rounds", "1", "--threads", "1", "--check", "--json"]) == code
+        told = document(capsys)
+        assert told["exit_code"] == code and len(told["goals"]) == 6 and told["stamp"]["backend"].startswith("native")
+    for found in told["batches"].values():
+        assert found["timings"].keys() == {"decode step", "greedy", "temperature", "all filters"}
+        assert all(share > 0 for share in found["shares"].values()) and found["shares"].keys() == set(sampling.RULES)
+    assert main(["bench", "sampling", "lab", "--rounds", "1", "--threads", "1"]) == 0
+    assert "Tokens drawn" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["test_doors.py", "test_operators.py", "test_batch_invariance.py"]
+TESTS = ["test_doors.py", "test_operators.py", "test_batch_invariance.py", "test_sampling.py"]
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 OPTIONS = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DLAB_SANITIZE=ON", f"-DPython_EXECUTABLE={sys.executable}"]
 

@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "labkernels/matrix.hpp"
 
@@ -49,29 +50,6 @@ struct Dim {
 };
 using Shape = std::initializer_list<Dim>;
 
-template <class T>
-struct Kind;  // numpy's letter and name
-template <>
-struct Kind<float> {
-    static constexpr char letter = 'f';
-    static constexpr const char* name = "float32";
-};
-template <>
-struct Kind<int64_t> {
-    static constexpr char letter = 'i';
-    static constexpr const char* name = "int64";
-};
-template <>
-struct Kind<int8_t> {
-    static constexpr char letter = 'i';
-    static constexpr const char* name = "int8";
-};
-template <>
-struct Kind<uint8_t> {
-    static constexpr char letter = 'u';
-    static constexpr const char* name = "uint8";
-};
-
 // The arguments of one call of one operator, checked one after another. `leader` is the argument whose shape the others follow.
 class Arguments {
    public:
@@ -82,12 +60,12 @@ class Arguments {
 
     template <class T>
     const T* in(const char* name, const ArrayView& a, Shape expected) {
-        check(name, a, Kind<T>::letter, (int)sizeof(T), Kind<T>::name, expected);
+        check(name, a, letter_of<T>(), (int)sizeof(T), expected);
         return static_cast<const T*>(a.data);
     }
     template <class T>
     T* out(const char* name, const ArrayView& a, Shape expected) {
-        check(name, a, Kind<T>::letter, (int)sizeof(T), Kind<T>::name, expected);
+        check(name, a, letter_of<T>(), (int)sizeof(T), expected);
         if (a.readonly) throw TypeError(says(name) + " is read-only; expected an array that may be written");
         seen_[count_ - 1].written = true;
         return static_cast<T*>(a.data);
@@ -119,8 +97,8 @@ class Arguments {
     }
 
    private:
-    void check(const char* name, const ArrayView& a, char letter, int itemsize, const char* type, Shape expected) {
-        if (a.instead || a.kind != letter || a.itemsize != itemsize || a.swapped) wrong_type(name, a, type);
+    void check(const char* name, const ArrayView& a, char letter, int itemsize, Shape expected) {
+        if (a.instead || a.kind != letter || a.itemsize != itemsize || a.swapped) wrong_type(name, a, type_name(letter, itemsize));
         bool same = a.ndim == (int)expected.size();
         int axis = 0;
         for (const Dim& dim : expected) {
@@ -145,14 +123,20 @@ class Arguments {
         seen_[count_++] = {name, &a, false, false};
     }
 
-    [[noreturn]] void wrong_type(const char* name, const ArrayView& a, const char* type) const {
+    // numpy's letter and name of a type
+    template <class T>
+    static constexpr char letter_of() { return std::is_floating_point<T>::value ? 'f' : std::is_signed<T>::value ? 'i' : 'u'; }
+    static std::string type_name(char letter, int itemsize) {
+        const std::string name = letter == 'f' ? "float" : letter == 'i' ? "int" : letter == 'u' ? "uint" : letter == 'c' ? "complex" : "";
+        if (!name.empty()) return name + std::to_string(8 * itemsize);
+        return letter == 'b' ? "bool" : std::string("of kind '") + letter + "'";
+    }
+
+    [[noreturn]] void wrong_type(const char* name, const ArrayView& a, const std::string& type) const {
         if (a.instead)
             throw TypeError(says(name) + " is of type " + a.instead + "; expected a numpy array of " + type + " (of a torch tensor: .cpu().numpy())");
-        std::string got = a.kind == 'f' ? "float" : a.kind == 'i' ? "int" : a.kind == 'u' ? "uint" : a.kind == 'c' ? "complex" : "";
-        if (got.empty()) got = a.kind == 'b' ? "bool" : std::string("of kind '") + a.kind + "'";
-        else got += std::to_string(8 * a.itemsize);
-        throw TypeError(says(name) + " is " + got + (a.swapped ? " in the byte order of another machine" : "") + "; expected " + type +
-                        " (array.astype(np." + type + "))");
+        throw TypeError(says(name) + " is " + type_name(a.kind, a.itemsize) + (a.swapped ? " in the byte order of another machine" : "") +
+                        "; expected " + type + " (array.astype(np." + type + "))");
     }
 
     [[noreturn]] void wrong_shape(const char* name, const ArrayView& a, Shape expected) const {

@@ -27,10 +27,26 @@ struct AttentionItem {  // neighbouring queries of one sequence, and one kv head
     const int64_t* table;  // block ids of the sequence
 };
 
+// A row's numbers stand in arrays (rows,). Its edits, from edit_start[row] on, put values in the place of logits, one an id.
+struct SamplingArgs {
+    static constexpr int64_t TOKENS = 64;  // a block
+    const float* logits;  // (rows, vocab)
+    int64_t vocab;
+    const double *temperature, *top_p, *min_p, *u;
+    const int64_t *top_k, *edit_start, *edit_ids;
+    const double* edit_values;
+    int64_t* tokens;  // (rows,)
+    double* law;      // (rows, vocab), or nullptr: tokens are wanted
+
+    int64_t room() const { return (vocab + TOKENS - 1) / TOKENS * TOKENS; }
+    int64_t scratch_floats() const { return 10 * (room() + TOKENS); }  // w, a list of masses and ids, a part of it, logits, sums
+};
+
 using RmsNorm = void (*)(float* out, const float* x, const float* weight, int64_t dim, float eps, int64_t begin, int64_t end, bool past_caches);
 using Softmax = void (*)(float* out, const float* x, int64_t dim, int64_t begin, int64_t end, bool past_caches, float* scratch);
 using TopkSoftmax = void (*)(float* weights, int64_t* ids, const float* x, int64_t experts, int64_t k, bool renormalize, int64_t begin, int64_t end);
 using Silu = void (*)(float* out, const float* gate, const float* up, int64_t begin, int64_t end, bool past_caches);
+using Sample = void (*)(const SamplingArgs&, int64_t begin, int64_t end, float* scratch);
 using Rope = void (*)(float* out, const float* x, const int64_t* positions, const float* cos, const float* sin, int64_t heads, int64_t dim,
                       int64_t begin, int64_t end, bool past_caches, float* scratch);
 // the left operand is x where the matrix is float32, q where it is not
@@ -58,6 +74,7 @@ struct KernelTable {
     void (*attend_split)(const AttentionArgs&, const AttentionItem&, int64_t split, float* states, float* scratch);
     void (*merge_states)(const AttentionArgs&, float* total, float* part, int64_t rows);
     void (*write_attention)(const AttentionArgs&, const AttentionItem&, float* states);
+    Sample sample;
     double (*read)(const float* x, int64_t begin, int64_t end);
     void (*copy)(float* out, const float* x, int64_t begin, int64_t end, bool past_caches);
     float (*multiply_adds)(int64_t count);
@@ -70,6 +87,7 @@ struct KernelTable {
     Rope rope_reference;
     Matmul matmul_reference;
     void (*attention_reference)(const AttentionArgs&, const AttentionItem&, float* scratch);  // used where attend_split is null
+    Sample sample_reference;
 
     // The first rung of every ladder in the place of the last: the operators as they are defined.
     KernelTable reference() const {
@@ -81,6 +99,7 @@ struct KernelTable {
         table.rope = rope_reference;
         table.matmul = matmul_reference;
         table.attend_split = nullptr;
+        table.sample = sample_reference;
         return table;
     }
 };

@@ -220,6 +220,13 @@ class Operators {
         pool_.run(count, MIN_WORK, 0, [&](int64_t begin, int64_t end, float*) { version(out, gate, up, begin, end, past_caches(count)); });
     }
 
+    // Tokens, or the law they are drawn from.
+    void sample(const SamplingArgs& a, int64_t rows) {
+        pool_.run(rows, rows_worth(a.vocab), a.scratch_floats(), [&](int64_t begin, int64_t end, float* scratch) {
+            kernels_.sample(a, begin, end, scratch);
+        });
+    }
+
     // rows of work, in chunks that are worth a thread
     template <class Work>
     void over_rows(int64_t rows, int64_t dim, const Work& work) {

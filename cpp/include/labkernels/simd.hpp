@@ -185,8 +185,10 @@ static inline vec pow2_of(vec x, int32_t bias) { LAB_EACH_OF_TWO(x, x, pow2_of(q
 // One multiply-add of the variant: one rounding where the vectors round once, two in the plain one.
 #if defined(LAB_ISA_AVX512) || defined(LAB_ISA_AVX2)
 static inline float fma1(float a, float b, float c) { return fmaf(a, b, c); }
+static inline double fma1(double a, double b, double c) { return ::fma(a, b, c); }
 #else
 static inline float fma1(float a, float b, float c) { return a * b + c; }
+static inline double fma1(double a, double b, double c) { return a * b + c; }
 #endif
 
 // The one tree: lane i meets lane i + 8, then i + 4, i + 2, i + 1.
