@@ -1,7 +1,7 @@
 """`labcore bench sampling`: what choosing tokens costs, beside the decode step that made their logits.
 
-Both in turns within one run: a step of the model for so many sequences, and a draw from each of its rows by the native kernel:
-greedy, by temperature alone, and with all filters and a penalty on every token of the context.
+Both in turns within one run: a step of the model for so many sequences, and all that the engine does to choose a token from each
+of its rows: greedy, by temperature alone, and with all filters and all penalties on every token of the context.
 
     >>> bench_sampling(rounds=3)["batches"]["32"]["shares"]["greedy"]       # of a step       # doctest: +SKIP
     0.01
@@ -18,6 +18,9 @@ from labcore.bench.harness import Goal, alternate, timed
 from labcore.bench.quality import TEXT
 from labcore.bench.stamp import stamp
 from labcore.core.config import CacheConfig
+from labcore.engine.sampler import Place, Sampler
+from labcore.engine.sampling_params import SamplingParams
+from labcore.engine.sequence import FinishReason, Sequence
 from labcore.kernels.api import ForwardBatch
 from labcore.kernels.native import NativeBackend
 from labcore.model.llama import LlamaModel
@@ -25,9 +28,14 @@ from labcore.model.weights import load_model
 
 BATCHES, CONTEXT = (1, 8, 32), 128
 STEP = "decode step"
-RULES = {"greedy": (0.0, 0, 1.0, 0.0), "temperature": (1.0, 0, 1.0, 0.0), "all filters": (0.8, 50, 0.95, 0.02)}
+FILTERS = {"top_k": 50, "top_p": 0.95, "min_p": 0.02}
+PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.1}
+RULES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 1.0},
+    "all filters": {"temperature": 0.8} | FILTERS | PENALTIES,
+}
 LIMITS = {"greedy": 0.03, "temperature": 0.1, "all filters": 0.1}  # shares of a step
-PENALTY = 0.5
 
 
 def bench_sampling(model: str = "smollm2", *, rounds: int = 5, threads: int | None = None) -> dict[str, Any]:
@@ -53,20 +61,24 @@ def _batch(model: LlamaModel, backend: NativeBackend, num_seqs: int, rounds: int
     model.forward(last_tokens(contexts, CONTEXT), pool)
     step = last_tokens(contexts, 1)
     logits = model.forward(step, pool)
-    u = np.random.default_rng(num_seqs).random(num_seqs)
-    penalised = [np.unique(row) for row in contexts]
-    values = [row[own].astype(np.float64) - PENALTY for row, own in zip(logits, penalised, strict=True)]
+    sampler = Sampler(backend)
     samples = {STEP: timed(lambda: model.forward(step, pool), seconds=0.1)}
     for name, rules in RULES.items():
-        numbers = [np.full(num_seqs, rule, np.int64 if isinstance(rule, int) else np.float64) for rule in rules]
-        if name == "all filters":
-            edits = np.cumsum([0, *map(len, penalised)]), np.concatenate(penalised), np.concatenate(values)
-        else:
-            edits = np.zeros(num_seqs + 1, np.int64), np.array([], np.int64), np.array([], np.float64)
-        arguments = [logits, *numbers, u, *edits]
-        samples[name] = timed(partial(backend.draw, *arguments))
+        params = SamplingParams(**rules)
+        sequences = [
+            Sequence(
+                request_id=str(i), token_ids=row.tolist(), num_prompt_tokens=CONTEXT // 2, params=params, seed=i,
+                stop_token_ids=frozenset(), max_length=2 * CONTEXT, length_reason=FinishReason.LENGTH,
+            )
+            for i, row in enumerate(contexts)
+        ]  # fmt: skip
+        samples[name] = timed(partial(_choose, sampler, logits, sequences))
     comparison = alternate(samples, rounds=rounds)
     return comparison.document() | {"shares": {name: comparison.ratio(name, STEP) for name in RULES}}
+
+
+def _choose(sampler: Sampler, logits: np.ndarray, sequences: list[Sequence]) -> None:
+    sampler.choose(logits, [Place.behind(sequence, row, ()) for row, sequence in enumerate(sequences)])
 
 
 def last_tokens(contexts: np.ndarray, num: int) -> ForwardBatch:

@@ -18,7 +18,7 @@ from labcore.core.config import EngineConfig
 from labcore.core.errors import InvalidConfig, InvalidRequest, LabError
 from labcore.core.trace import StepRecord
 from labcore.engine.llm_engine import LLMEngine, RequestOutput, is_token_ids
-from labcore.engine.sampler import Logprobs
+from labcore.engine.logprobs import Logprobs
 from labcore.engine.sampling_params import SamplingParams
 from labcore.kernels.api import Backend
 from labcore.model.llama import LlamaModel

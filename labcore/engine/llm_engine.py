@@ -24,9 +24,9 @@ from labcore.core.errors import InvalidRequest, LabError
 from labcore.core.trace import StepRecord
 from labcore.engine.constraint import constraint_of
 from labcore.engine.detokenizer import Detokenizer
+from labcore.engine.logprobs import Logprobs
 from labcore.engine.model_runner import ModelRunner
 from labcore.engine.plan import Progress
-from labcore.engine.sampler import Logprobs
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler
 from labcore.engine.sequence import FinishReason, Sequence, answer_name

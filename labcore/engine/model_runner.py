@@ -10,10 +10,11 @@ import numpy as np
 
 from labcore.core.config import CacheConfig
 from labcore.core.errors import NumericalError
+from labcore.engine.logprobs import Logprobs, logprobs_of
 from labcore.engine.philox import uniform
 from labcore.engine.plan import NO_DRAFT, Draft, Sampled, ScheduledSequence, SchedulerOutput
 from labcore.engine.proposer import NoProposer, Proposer
-from labcore.engine.sampler import CHOICE, COIN, Logprobs, Place, Sampler, logprobs_of
+from labcore.engine.sampler import CHOICE, COIN, Place, Sampler
 from labcore.engine.sequence import Sequence, answer_name
 from labcore.engine.verify import agreeing, rejected
 from labcore.kernels.api import ForwardBatch

@@ -11,9 +11,10 @@ in any order of arrival, after any preemption. Everything here is float64: the l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.sequence import Sequence
 
 KERNEL_RULES = {"temperature": np.float64, "top_k": np.int64, "top_p": np.float64, "min_p": np.float64}
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 CHOICE, GUESS, COIN = range(3)  # streams of random numbers: the token itself, a draft model's guess at it, whether that stands
 
 
@@ -57,6 +59,11 @@ class Place(NamedTuple):
     u: float  # its random number in [0, 1)
     position: int
 
+    @property
+    def plain(self) -> bool:
+        """Whether the largest logit is it."""
+        return self.params.plain_greedy and not self.context.rules
+
     @classmethod
     def behind(cls, sequence: Sequence, row: int, guesses: Tokens[int], stream: int = CHOICE, index: int | None = None) -> Place:
         """The place behind a sequence's known tokens and these guesses. index: of the answer, if not the sequence's own."""
@@ -74,49 +81,71 @@ class Place(NamedTuple):
         return cls(row, params, context, u, position)
 
 
-@dataclass(frozen=True, slots=True)
-class Logprobs:
-    """Of one place: the chosen token's log-probability, its rank (1 = the most probable), and the most probable tokens."""
+class Edits(NamedTuple):
+    """What stands in the place of logits: those of row r are [start[r], start[r + 1])."""
 
-    token_id: int
-    logprob: float
-    rank: int
-    top: tuple[tuple[int, float], ...]  # (token id, log-probability), the most probable first, ties by id
+    start: np.ndarray  # int64 (num_rows + 1,)
+    ids: np.ndarray  # int64, rising in a row
+    values: np.ndarray  # float64
 
-
-def edits(row: np.ndarray, params: SamplingParams, context: Context = NOTHING) -> dict[int, float]:
-    """The logits that penalties, bias and bans change: token id -> new value, float64. row: (vocab_size,)."""
-    changed: dict[int, float] = {}
-    if params.penalized:
-        seen = np.unique(np.array([*context.prompt, *context.output], np.int64))
-        old = row[seen].astype(np.float64)
-        new = np.where(old > 0, old / params.repetition_penalty, old * params.repetition_penalty)
-        said, counts = np.unique(np.array(context.output, np.int64), return_counts=True)
-        new[np.searchsorted(seen, said)] -= params.presence_penalty + params.frequency_penalty * counts
-        changed = dict(zip(seen.tolist(), new.tolist(), strict=True))
-    for token, bias in params.logit_bias.items():
-        changed[token] = changed.get(token, float(row[token])) + bias
-    return changed | dict.fromkeys(context.banned, -np.inf)
+    def of(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        own = slice(self.start[row], self.start[row + 1])
+        return self.ids[own], self.values[own]
 
 
-def allowed_row(row: np.ndarray, params: SamplingParams, context: Context = NOTHING) -> np.ndarray | None:
-    """A copy of the row that has -inf wherever a token is not allowed; None if all are."""
-    masked = None
-    for allowed in (params.allowed_token_ids, context.allowed):
-        if allowed is not None:
-            kept, before = np.array(allowed, np.int64), row if masked is None else masked
-            masked = np.full_like(row, -np.inf)
-            masked[kept] = before[kept]
-    return masked
+def masked(rows: np.ndarray, params: Tokens[SamplingParams], contexts: Tokens[Context]) -> np.ndarray:
+    """The rows (num_rows, vocab_size), or a copy that has -inf wherever a token is not allowed. A NaN stays one."""
+    masks: dict[int, np.ndarray] = {}
+    for i, (own, context) in enumerate(zip(params, contexts, strict=True)):
+        for allowed in (own.allowed_token_ids, context.allowed):
+            if allowed is not None:
+                mask = np.full_like(rows[i], -np.inf)
+                mask[np.array(allowed, np.int64)] = 0.0
+                masks[i] = mask + masks.get(i, 0.0)
+    if masks:
+        rows = rows.copy()
+        with np.errstate(invalid="ignore"):  # inf - inf
+            for i, mask in masks.items():
+                rows[i] += mask
+    return rows
+
+
+def edits(rows: np.ndarray, params: Tokens[SamplingParams], contexts: Tokens[Context]) -> Edits:
+    """The logits that penalties, bias and bans change, of all rows at once. A NaN stays one, and so does -inf."""
+    num_rows, vocab_size = rows.shape
+
+    def cells(tokens: Tokens[Collection[int]]) -> np.ndarray:
+        lengths = [*map(len, tokens)]
+        ids = np.fromiter(chain.from_iterable(tokens), np.int64, sum(lengths))
+        return np.repeat(np.arange(num_rows) * vocab_size, lengths) + ids
+
+    parts = [
+        cells([context.prompt if own.penalized else () for own, context in zip(params, contexts, strict=True)]),
+        cells([context.output if own.penalized else () for own, context in zip(params, contexts, strict=True)]),
+        cells([own.logit_bias for own in params]),
+        cells([context.banned for context in contexts]),
+    ]
+    cell, where = np.unique(np.concatenate(parts), return_inverse=True)
+    row, ids = np.divmod(cell, vocab_size)
+    prompt, output, bias, banned = np.split(where, np.cumsum([*map(len, parts)])[:-1])
+    repetition, presence, frequency = (np.array([getattr(own, name) for own in params])[row] for name in PENALTIES)
+    seen, counts = np.zeros(len(cell), bool), np.bincount(output, minlength=len(cell))
+    seen[prompt] = seen[output] = True
+    values = rows[row, ids].astype(np.float64)
+    values = np.where(seen, np.where(values > 0, values / repetition, values * repetition), values)
+    values -= presence * (counts > 0) + frequency * counts
+    values[bias] += [value for own in params for value in own.logit_bias.values()]
+    with np.errstate(invalid="ignore"):  # inf - inf
+        values[banned] -= np.inf
+    return Edits(np.searchsorted(row, np.arange(num_rows + 1)), ids, values)
 
 
 def adjusted(logits: np.ndarray, params: SamplingParams, context: Context = NOTHING) -> np.ndarray:
     """The logits after penalties, bias and what is allowed: float64 (vocab_size,), -inf where nothing may be chosen."""
-    row = logits.astype(np.float64)
-    if changed := edits(row, params, context):
-        row[list(changed)] = list(changed.values())
-    masked = allowed_row(row, params, context)
-    return row if masked is None else masked
+    rows = masked(logits[None].astype(np.float64), [params], [context])
+    ids, values = edits(rows, [params], [context]).of(0)
+    rows[0, ids] = values
+    return rows[0]
 
 
 def probabilities(logits: np.ndarray, params: SamplingParams, context: Context = NOTHING) -> np.ndarray:
@@ -174,16 +203,18 @@ def draw(law: np.ndarray, u: float) -> int:
     u = min(u * cumulative[-1], np.nextafter(cumulative[-1], 0.0))
     return int(np.argmax(cumulative > u))
 
-def law_rows(rows: np.ndarray, params: Tokens[SamplingParams], changed: Tokens[dict[int, float]]) -> list[np.ndarray | None]:
+
+def law_rows(rows: np.ndarray, params: Tokens[SamplingParams], changed: Edits) -> list[np.ndarray | None]:
     """The law of each of these rows, float64 (vocab_size,); None where the largest logit is no finite number."""
     laws: list[np.ndarray | None] = []
-    for row, own, edit in zip(rows.astype(np.float64), params, changed, strict=True):
-        row[list(edit)] = list(edit.values())
+    for i, (row, own) in enumerate(zip(rows.astype(np.float64), params, strict=True)):
+        ids, values = changed.of(i)
+        row[ids] = values
         laws.append(law_of(row, own) if np.isfinite(row.max()) else None)
     return laws
 
 
-def draw_rows(rows: np.ndarray, params: Tokens[SamplingParams], changed: Tokens[dict[int, float]], u: Tokens[float]) -> list[int]:
+def draw_rows(rows: np.ndarray, params: Tokens[SamplingParams], changed: Edits, u: Tokens[float]) -> list[int]:
     """A token from each of these rows (num_rows, vocab_size); -1 where the largest logit is no finite number."""
     return [-1 if law is None else draw(law, number) for law, number in zip(law_rows(rows, params, changed), u, strict=True)]
 
@@ -198,28 +229,21 @@ class Sampler:
 
     def choose(self, logits: np.ndarray, places: Tokens[Place]) -> list[int | NumericalError]:
         """A token for each place, or why there is none. logits: (num_rows, vocab_size)."""
-        best = np.argmax(logits, axis=-1).tolist()  # a NaN counts as the largest
-        chosen: list[int | NumericalError] = [_checked(best[place.row], logits, place) for place in places]
-        ruled = [
-            i for i, token in enumerate(chosen)
-            if not (isinstance(token, NumericalError) or (places[i].params.plain_greedy and not places[i].context.rules))
-        ]  # fmt: skip
-        if ruled:
-            own = [places[i] for i in ruled]
-            drawn = self._draw_rows(*self._ruled(logits, own), [place.u for place in own])
-            for i, token in zip(ruled, drawn, strict=True):
-                chosen[i] = token if token >= 0 else _nothing_left(places[i])
+        ruled = [place for place in places if not place.plain]
+        drawn = iter(self._draw_rows(*_ruled(logits, ruled), [place.u for place in ruled]) if ruled else ())
+        best = np.argmax(logits, axis=-1).tolist() if len(ruled) < len(places) else []  # a NaN counts as the largest
+        chosen: list[int | NumericalError] = []
+        for place in places:
+            token = best[place.row] if place.plain else int(next(drawn))
+            good = np.isfinite(logits[place.row, token]) if place.plain else token >= 0
+            chosen.append(token if good else _refused(logits, place))
         return chosen
 
     def laws(self, logits: np.ndarray, places: Tokens[Place]) -> list[np.ndarray | NumericalError]:
         """The law that each place's token is to be drawn from, or why there is none."""
-        best = np.argmax(logits, axis=-1).tolist()
-        laws = []
-        for place, law in zip(places, self._law_rows(*self._ruled(logits, places)), strict=True):
-            checked = _checked(best[place.row], logits, place)
-            nothing = law is None or np.isnan(law[0])  # a kernel has no None, and says it by NaN
-            laws.append(checked if isinstance(checked, NumericalError) else _nothing_left(place) if nothing else law)
-        return laws
+        laws = self._law_rows(*_ruled(logits, places))
+        nothing = (law is None or np.isnan(law[0]) for law in laws)  # a kernel has no None, and says it by NaN
+        return [_refused(logits, place) if none else law for place, law, none in zip(places, laws, nothing, strict=True)]
 
     def guesses(self, logits: np.ndarray, places: Tokens[Place]) -> list[tuple[int, np.ndarray | None]]:
         """A draft model's guess at each place, and the law it was drawn from; none where it is the best token."""
@@ -231,61 +255,31 @@ class Sampler:
             guesses.append((draw(law, place.u), None if place.params.greedy else law))
         return guesses
 
-    def _ruled(
-        self, logits: np.ndarray, places: Tokens[Place]
-    ) -> tuple[np.ndarray, list[SamplingParams], list[dict[int, float]]]:
-        order = [place.row for place in places]
-        rows = logits if order == list(range(len(logits))) else logits[order]  # at 32 rows of 49,152: 6 MB not copied
-        changed, masks = [], {}
-        for i, place in enumerate(places):
-            edit, masked = edits(rows[i], place.params, place.context), allowed_row(rows[i], place.params, place.context)
-            if masked is not None:
-                edit = {token: value for token, value in edit.items() if masked[token] > -np.inf}
-                masks[i] = masked
-            changed.append(edit)
-        if masks:
-            rows = rows.copy() if rows is logits else rows
-            rows[list(masks)] = list(masks.values())
-        return rows, [place.params for place in places], changed
+
+def _ruled(logits: np.ndarray, places: Tokens[Place]) -> tuple[np.ndarray, list[SamplingParams], Edits]:
+    """Each place's row, its numbers, and its edits."""
+    order, params, contexts = ([getattr(place, name) for place in places] for name in ("row", "params", "context"))
+    rows = logits if order == list(range(len(logits))) else logits[order]  # at 32 rows of 49,152: 6 MB not copied
+    rows = masked(rows, params, contexts)
+    return rows, params, edits(rows, params, contexts)
 
 
 def _by(kernel: Callable[..., np.ndarray]) -> Callable[..., Any]:
     """A kernel of a backend, called as `draw_rows` and `law_rows` are."""
 
-    def call(rows: np.ndarray, params: Tokens[SamplingParams], changed: Tokens[dict[int, float]], *u: Tokens[float]) -> Any:
+    def call(rows: np.ndarray, params: Tokens[SamplingParams], changed: Edits, *u: Tokens[float]) -> Any:
         numbers = {name: [getattr(own, name) for own in params] for name in KERNEL_RULES}
         numbers["top_k"] = [min(k, rows.shape[1]) for k in numbers["top_k"]]  # Python's numbers may be larger than a kernel's
         rules = [np.array(numbers[name], kind) for name, kind in KERNEL_RULES.items()]
-        starts = np.cumsum([0, *map(len, changed)])
-        ids = np.fromiter((token for edit in changed for token in edit), np.int64, starts[-1])
-        values = np.fromiter((value for edit in changed for value in edit.values()), np.float64, starts[-1])
-        return kernel(rows, *rules, *map(np.array, u), starts, ids, values)
+        return kernel(rows, *rules, *map(np.array, u), *changed)
 
     return call
 
 
-def _checked(best: int, logits: np.ndarray, place: Place) -> int | NumericalError:
-    largest = logits[place.row, best]
+def _refused(logits: np.ndarray, place: Place) -> NumericalError:
+    """Why there is no token at this place."""
+    best = int(np.argmax(logits[place.row]))  # a NaN counts as the largest
+    largest, position = logits[place.row, best], place.position
     if np.isfinite(largest):
-        return best
-    where = f"the largest logit of position {place.position}"
-    return NumericalError(f"{where} is {largest} (token id {best}); expected a finite number")
-
-
-def _nothing_left(place: Place) -> NumericalError:
-    return NumericalError(f"no token may be chosen at position {place.position}: all are banned; expected one that is allowed")
-
-
-def logprobs_of(logits: np.ndarray, token_id: int, num_top: int) -> Logprobs:
-    """Of the model's own law, before any rule."""
-    row = logits.astype(np.float64)
-    row -= row.max()
-    row -= np.log(np.exp(row).sum())
-    own = row[token_id]
-    rank = int((row > own).sum() + (row[:token_id] == own).sum()) + 1
-    top = np.argpartition(-row, min(num_top, len(row) - 1))[:num_top] if num_top else np.array([], np.int64)
-    if num_top:  # ties at the border go to the lower id
-        border = row[top].min()
-        top = np.flatnonzero(row >= border)
-        top = top[np.lexsort((top, -row[top]))][:num_top]
-    return Logprobs(token_id, float(own), rank, tuple((int(token), float(row[token])) for token in top))
+        return NumericalError(f"no token may be chosen at position {position}: all are banned; expected one that is allowed")
+    return NumericalError(f"the largest logit of position {position} is {largest} (token id {best}); expected a finite number")

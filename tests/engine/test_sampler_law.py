@@ -14,8 +14,9 @@ from transformers import (
     TopPLogitsWarper,
 )  # fmt: skip
 
+from labcore.engine.logprobs import logprobs_of
 from labcore.engine.philox import philox
-from labcore.engine.sampler import Context, adjusted, logprobs_of, probabilities, sample
+from labcore.engine.sampler import Context, adjusted, probabilities, sample
 from labcore.engine.sampling_params import SamplingParams
 
 ALL_ONES = (1 << 64) - 1

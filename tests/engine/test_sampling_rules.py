@@ -16,7 +16,7 @@ from labcore.engine.constraint import constraint_of
 from labcore.engine.detokenizer import Detokenizer
 from labcore.engine.llm import LLM
 from labcore.engine.llm_engine import LLMEngine
-from labcore.engine.sampler import logprobs_of
+from labcore.engine.logprobs import logprobs_of
 from labcore.engine.sampling_params import SamplingParams
 from labcore.lab.equivalence import Requests, all_logits, largest_difference, run, run_alone
 from labcore.loaders.lab import LabTokenizer
