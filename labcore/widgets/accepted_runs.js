@@ -12,7 +12,7 @@ function buildRuns(stage, model, to) {
 
   const said = prompt.map((text) => piece("prompt", text)); // every known token, in order
   const groups = steps.map(({ pieces, accepted, fell }, at) => {
-    const label = `pass ${first + at}`;
+    const label = `step ${first + at}`;
     const go = { title: label, onclick: () => to(at) };
     const own = pieces.map((text, i) => piece(i < accepted ? "guess" : "own", text, go));
     said.push(...own);

@@ -2,7 +2,7 @@
 
 What was guessed and fell is in no record; guesses from the text itself are found again, as `ngram` found them.
 
-    >>> AcceptedRuns(trace, "a", tokenizer.decode)    # doctest: +SKIP
+    >>> AcceptedRuns(trace, "a", piece)    # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from labcore.engine.trace_file import Trace
 from labcore.widgets.replay import Replay, counted, joined
 
 CAPTION = (
-    "The text as it is after the pass that is shown; · is a space. Grey is the prompt. Guesses that stood are blue, the token "
-    "that the model adds itself is orange, guesses that fell are struck out: they leave nothing behind. Underlined is where the "
-    "guesses were found. Pale tokens came in earlier passes; click one to go there."
+    "A step is a pass of the model; the text is as it stands after it, · is a space. Grey is the prompt. Guesses that stood are "
+    "blue, the token that the model adds itself is orange, guesses that fell are struck out: they leave nothing behind. "
+    "Underlined is where the guesses were found. Pale tokens came in earlier steps; click one to go there."
 )
 
 
@@ -68,23 +68,23 @@ class AcceptedRuns(Replay):
     _esm = joined("player.js", "accepted_runs.js")
     _css = joined("replay.css", "accepted_runs.css")
 
-    def __init__(self, trace: Trace, name: str, decode: Callable[[list[int]], str], *, link: str = "runs") -> None:
-        """decode: of token ids. Raises InvalidTrace."""
+    def __init__(self, trace: Trace, name: str, piece: Callable[[int], str], *, link: str = "runs") -> None:
+        """piece: the text of a token. Raises InvalidTrace."""
         made = passes(trace, name)
         if not made:
-            raise InvalidTrace(f"request {name!r} got no token; expected one pass or more")
+            raise InvalidTrace(f"request {name!r} got no token; expected one or more")
         prompt = len(made[0].known)
         super().__init__(
-            title=f"{counted(sum(len(one.tokens) for one in made), 'token')} in {_several(len(made), 'pass')}", caption=CAPTION,
-            unit="pass", link=link, first=1, step=None, says=[_says(one) for one in made],
+            title=f"{counted(sum(len(one.tokens) for one in made), 'token')} in {counted(len(made), 'step')}", caption=CAPTION,
+            link=link, first=1, step=None, says=[_says(one) for one in made],
             columns=["guesses", "right", "tokens", "tokens in all"],
             rows=[[len(p.guesses), p.accepted, len(p.tokens), len(p.known) + len(p.tokens) - prompt] for p in made],
             data={
-                "prompt": [decode([token]) for token in made[0].known],
+                "prompt": [piece(token) for token in made[0].known],
                 "steps": [
                     {
-                        "pieces": [decode([token]) for token in one.tokens], "accepted": one.accepted,
-                        "fell": [decode([token]) for token in one.guesses[one.accepted :]],
+                        "pieces": [piece(token) for token in one.tokens], "accepted": one.accepted,
+                        "fell": [piece(token) for token in one.guesses[one.accepted :]],
                         "found": [one.found, one.found + len(one.guesses)],
                     } for one in made
                 ],
@@ -92,15 +92,12 @@ class AcceptedRuns(Replay):
         )  # fmt: skip
 
 
-def _several(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "es")
-
-
 def _says(one: Pass) -> str:
     count, right, brought = len(one.guesses), one.accepted, counted(len(one.tokens), "token")
     if not count:
         return f"No guess: {brought}, as in plain decoding."
+    guesses = "1 guess" if count == 1 else f"{count} guesses"
     if right == len(one.tokens):
-        return f"{_several(count, 'guess')}, and the answer ends inside of what is right: {brought} for one pass."
+        return f"{guesses}, and the answer ends inside of what is right: {brought} for one pass."
     judged = "all right" if right == count else f"{right} right, then one is wrong" if right else "the first is wrong"
-    return f"{_several(count, 'guess')}: {judged}. The model adds a token of its own: {brought} for one pass."
+    return f"{guesses}: {judged}. The model adds a token of its own: {brought} for one pass."

@@ -27,8 +27,8 @@ SAID = "wxyz, 1234; QRST"
 PROMPT = f"say {SAID} and again: "
 
 
-def decode(token_ids: list[int]) -> str:
-    return load_model("lab").tokenizer.decode(token_ids)
+def piece(token: int) -> str:
+    return load_model("lab").tokenizer.token_bytes(token).decode(errors="replace")
 
 
 def recorded(speculative: SpeculativeConfig = NGRAM, **rules: Any) -> Trace:
@@ -65,15 +65,15 @@ def test_passes_are_what_the_records_say(config: SpeculativeConfig) -> None:
 
 
 def test_facts_and_words(trace: Trace) -> None:
-    replay = AcceptedRuns(trace, "a", decode)
-    text = "".join(piece for step in replay.data["steps"] for piece in step["pieces"])
-    assert "".join(replay.data["prompt"]) == PROMPT and text == SAID
+    replay = AcceptedRuns(trace, "a", piece)
+    text = "".join(one for step in replay.data["steps"] for one in step["pieces"])
+    assert "".join(replay.data["prompt"]) == PROMPT and text == f"{SAID}<|eos|>"
     for step, row, says, share in zip(replay.data["steps"], replay.rows, replay.says, shares(trace), strict=True):
         assert row[:3] == [share.num_draft, step["accepted"], len(share.sampled)] and len(step["pieces"]) == len(share.sampled)
         assert len(step["fell"]) == share.num_draft - step["accepted"]
         assert f"{len(share.sampled)} token" in says and ("No guess" in says) == (share.num_draft == 0)
     assert replay.rows[-1][3] == sum(len(share.sampled) for share in shares(trace))
-    assert repr(replay) == "AcceptedRuns()" and replay.title.endswith(f"in {len(replay.says)} passes")
+    assert repr(replay) == "AcceptedRuns()" and replay.title.endswith(f"in {len(replay.says)} steps")
 
 
 def test_an_answer_that_ends_inside_of_what_is_right() -> None:
@@ -81,21 +81,22 @@ def test_an_answer_that_ends_inside_of_what_is_right() -> None:
     found = []
     for stop in dict.fromkeys(tokens):
         trace = recorded(stop_token_ids=(stop,))
-        replay = AcceptedRuns(trace, "a", decode)
+        replay = AcceptedRuns(trace, "a", piece)
         found += [says for says in replay.says if "ends inside" in says]
-        assert "".join(p for step in replay.data["steps"] for p in step["pieces"]) == decode(tokens[: tokens.index(stop) + 1])
+        said = [one for step in replay.data["steps"] for one in step["pieces"]]
+        assert said == [piece(token) for token in tokens[: tokens.index(stop) + 1]]
     assert found
 
 
 def test_what_cannot_be_shown_is_refused_by_name(trace: Trace) -> None:
     with pytest.raises(InvalidTrace, match="request 'z' is not in the trace; known: 'a', 'mate'"):
-        AcceptedRuns(trace, "z", decode)
+        AcceptedRuns(trace, "z", piece)
     nothing = Trace(model="lab", config=trace.config, steps=(trace.steps[0]._replace(scheduled=()),))
     with pytest.raises(InvalidTrace, match="request 'a' got no token"):
-        AcceptedRuns(nothing, "a", decode)
+        AcceptedRuns(nothing, "a", piece)
     other = replace(trace.config, speculative=replace(NGRAM, max_ngram=9, min_ngram=9))
     with pytest.raises(InvalidTrace, match="its guesses are not of the text"):
-        AcceptedRuns(Trace(model="lab", config=other, steps=trace.steps), "a", decode)
+        AcceptedRuns(Trace(model="lab", config=other, steps=trace.steps), "a", piece)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., An
 
 
 def test_it_is_walked_through_in_a_page(shown: Callable[..., Any], trace: Trace) -> None:
-    replay = AcceptedRuns(trace, "a", decode)
+    replay = AcceptedRuns(trace, "a", piece)
     fallen = next(i for i, step in enumerate(replay.data["steps"]) if step["fell"])
     for scheme, width in (("light", 900), ("dark", 360)):
         tab = shown(replay, color_scheme=scheme, viewport={"width": width, "height": 900})
@@ -122,7 +123,7 @@ def test_it_is_walked_through_in_a_page(shown: Callable[..., Any], trace: Trace)
             assert tab.locator(".runs-found").count() == step["found"][1] - step["found"][0]
             assert tab.locator(".replay-says").inner_text() == replay.says[at]
         steps.nth(fallen).locator(".runs-piece:not(.runs-fell)").first.click()
-        assert tab.locator(".replay-counter").inner_text() == f"pass {fallen + 1} of {len(replay.says)}"
+        assert tab.locator(".replay-counter").inner_text() == f"step {fallen + 1} of {len(replay.says)}"
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         tab.close()
 
