@@ -146,7 +146,7 @@ def p_values(model: LlamaModel, pairs: np.ndarray) -> tuple[float, float]:
 
 
 def test_the_engine_keeps_the_law(lab_model: LlamaModel) -> None:
-    pairs, guessed, stood = pairs_of(lab_model, 4_000)
+    pairs, guessed, stood = pairs_of(lab_model, 3_000)
     assert min(p_values(lab_model, pairs)) > 0.001
     assert 0.1 < stood / guessed < 0.9  # both outcomes were met
 
