@@ -31,6 +31,7 @@ COMMANDS = {
     "quantize": "quantize a model: Q8_0, Q4_0 or Q4_1 as GGUF, int8 as a folder",
     "soak": "an engine under anything that may happen to it, all books checked after every step",
     "kernels": "every operator on every backend: error, rate, share of this machine's ceilings",
+    "spec": "what guessing ahead brings: acceptance, tokens a pass, speed-up; or the law that it keeps",
     "bench": "measure the engine: beside its floor, beside other engines, its quality",
     "fetch": "fetch a model into the cache and verify it",
     "notebooks": "execute the book's notebooks in place",

@@ -26,6 +26,10 @@ from labcore.engine.verify import rejected, residual
 SIZE = 8
 LEAST = 5  # expected answers of a cell; smaller cells count as one
 
+WORLDS: dict[str, dict[str, Any]] = {
+    "whole laws": {}, "zeros in p and q": {"banned": 4}, "top-k": {"top_k": 3}, "top-p": {"top_p": 0.7, "temperature": 0.8},
+}  # fmt: skip
+
 Laws = tuple[np.ndarray, ...]  # behind no token, one, two: (8,), (8, 8), (8, 8, 8)
 Numbers = Callable[[int], float]  # the random number of the i-th place
 Verify = Callable[..., Any]  # as labcore.engine.verify.rejected
@@ -161,3 +165,28 @@ def uniform_p_value(values: Sequence[float]) -> float:
     ordered, n = np.sort(values), len(values)
     distance = max((np.arange(1, n + 1) / n - ordered).max(), (ordered - np.arange(n) / n).max())
     return min(1.0, 2 * sum((-1) ** (k - 1) * exp(-2 * k * k * n * distance**2) for k in range(1, 101)))
+
+
+def table(num: int, seed: int = 19) -> list[dict[str, Any]]:
+    """The right way in every world, then each faulty one where it shows: of each, chi-square of first tokens and of pairs."""
+    worlds = {name: world(seed, **rules) for name, rules in WORLDS.items()}
+    coarse, top_k = coarse_world(), worlds["top-k"]
+    runs: list[tuple[str, str, World, dict[str, Any]]] = [("right", name, here, {}) for name, here in worlds.items()]
+    runs.append(("right", "coins of sixteenths", coarse, {"grain": 16}))
+    runs.append(("coin inclusive", "coins of sixteenths", coarse, {"grain": 16, "verify": FAULTS["coin inclusive"]}))
+    runs.append(("q before truncation", "top-k", top_k, {"told": top_k.raw}))
+    for fault in ("not divided by q", "residual not subtracted"):
+        runs.append((fault, "top-k", top_k, {"verify": FAULTS[fault]}))
+    rows = []
+    for way, name, here, how in runs:
+        first, pairs = counts_of(answers(here, num, seed, **how))
+        rows.append({
+            "way": way, "world": name, "right": way == "right",
+            "first": _told(first, here.p[0]), "pairs": _told(pairs, here.joint),
+        })  # fmt: skip
+    return rows
+
+
+def _told(counts: np.ndarray, law: np.ndarray) -> dict[str, Any]:
+    statistic, degrees = chi_square(counts, law)
+    return {"chi_square": statistic if statistic < inf else None, "degrees": degrees, "p": survival(statistic, degrees)}
