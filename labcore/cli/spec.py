@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from labcore.bench.report import print_head, print_table
+from labcore.bench.harness import exit_code
+from labcore.bench.report import load_text, print_table, show
 from labcore.bench.speculation import bench_speculation
+from labcore.bench.stamp import stamp
 from labcore.core.config import SpeculativeConfig
 from labcore.core.errors import InvalidConfig
 from labcore.lab.spec_law import table
@@ -24,11 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns that each contender gets (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=None, help="default: all cores")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed, too")
     parser.add_argument("--law", action="store_true", help="instead: chi-square of tokens that came through rejection")
     parser.add_argument("--answers", type=int, default=20_000, help="of each row of --law (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Exit code 1 where an answer changed, or where a way to judge is not what it is said to be."""
     if args.answers < 100:
         raise InvalidConfig(f"--answers is {args.answers}; expected 100 or more")
     return _law(args.answers) if args.law else _speed(args)
@@ -41,7 +45,6 @@ def _speed(args: argparse.Namespace) -> dict[str, Any]:
     found = bench_speculation(
         args.model, speculative, rounds=args.rounds, max_tokens=args.max_tokens, threads=args.threads
     )
-    print_head(found)
     places = [f"guess {i + 1}" for i in range(max(len(kind["judged"]) for kind in found["kinds"].values()))]
     rows = []
     for name, kind in found["kinds"].items():
@@ -50,8 +53,10 @@ def _speed(args: argparse.Namespace) -> dict[str, Any]:
         same = "yes" if kind["same_answers"] else "NO"
         rows.append([name, *right, f"{kind['tokens_per_pass']:.2f}", f"{kind['speed_up']:.2f}", same])
     title = f"{args.model}, guesses by {args.method}: the share of right ones, tokens a pass, speed-up over plain decoding"
-    print_table(["", *places, "tokens a pass", "speed-up", "same answers"], rows, title)
-    return found | {"exit_code": int(not all(kind["same_answers"] for kind in found["kinds"].values()))}
+    loads = [f"{name}: {load_text(kind['run'])}" for name, kind in found["kinds"].items()]
+    show(found, (title, ["", *places, "tokens a pass", "speed-up", "same answers"], rows), after=loads)
+    changed = not all(kind["same_answers"] for kind in found["kinds"].values())
+    return found | {"exit_code": int(changed) or exit_code(found, args.check)}
 
 
 def _law(num_answers: int) -> dict[str, Any]:
@@ -59,9 +64,9 @@ def _law(num_answers: int) -> dict[str, Any]:
     shown = [
         [row["way"], row["world"], *(text for part in ("first", "pairs") for text in _told(row[part]))] for row in rows
     ]
-    print_table(LAW_COLUMNS, shown, f"{num_answers:,} answers of two tokens a row, against the law of the model")
+    print_table(f"{num_answers:,} answers of two tokens a row, against the law of the model", LAW_COLUMNS, shown)
     told_apart = all((row["pairs"]["p"] > FAULTY) == row["right"] for row in rows)
-    return {"answers": num_answers, "rows": rows, "exit_code": int(not told_apart)}
+    return {"stamp": stamp(), "answers": num_answers, "rows": rows, "exit_code": int(not told_apart)}
 
 
 def _told(part: dict[str, Any]) -> list[str]:

@@ -78,3 +78,20 @@ def test_the_table_of_the_law_tells_right_from_wrong(capsys: pytest.CaptureFixtu
         assert (row["pairs"]["p"] > 1e-3) == (row["first"]["p"] > 1e-3) == row["right"]
     assert main(["spec", "--law", "--answers", "3000"]) == 0
     assert "no such token" in capsys.readouterr().out
+
+
+def test_goals_are_set_for_the_real_model_and_decide_with_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("labcore.bench.speculation.PROMPTS", {"copy": PROMPTS["copy"][2:3], "story": ["Tell a story."]})
+    argv = ["spec", "--rounds", "1", "--max-tokens", "24", "--check", "--json"]
+    for factor, code in ((0.0, 0), (1e9, 1)):
+        for name in ("FASTER", "NO_SLOWER", "TOKENS"):
+            monkeypatch.setattr(f"labcore.bench.speculation.{name}", factor)
+        assert main(argv) == code
+        told = json.loads(capsys.readouterr().out)
+        assert [goal["name"] for goal in told["goals"]] == ["copy: speed-up", "story: speed-up", "copy: tokens a pass"]
+        assert {goal["met"] for goal in told["goals"]} == {code == 0}
+        assert all(kind["same_answers"] for kind in told["kinds"].values())
+    assert main([*argv, "--always"]) == 0  # no goals are set for it
+    assert json.loads(capsys.readouterr().out)["goals"] == []

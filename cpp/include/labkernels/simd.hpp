@@ -20,10 +20,8 @@ namespace labkernels::LAB_ISA {
 constexpr int64_t LANES = 16;
 
 #if defined(__GNUC__)
-static inline void prefetch(const void* p) { __builtin_prefetch(p); }
 static inline void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 #else
-static inline void prefetch(const void*) {}
 static inline void prefetch_l2(const void*) {}
 #endif
 
