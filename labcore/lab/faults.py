@@ -15,7 +15,8 @@ from typing import Any
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.model_runner import ModelRunner
-from labcore.engine.plan import Progress, Sampled, SchedulerOutput
+from labcore.engine.plan import Progress, Sampled, ScheduledSequence, SchedulerOutput
+from labcore.engine.proposer import Proposer
 from labcore.engine.scheduler import Scheduler
 from labcore.engine.sequence import Sequence as Request
 from labcore.kv.paged_cache import Copy, PagedCache
@@ -101,6 +102,15 @@ class SpinsOnEmptySteps(Scheduler):
         return super().update(output, sampled) if output.scheduled else []
 
 
+class KeepsFallenGuesses(Scheduler):
+    """What was computed of a draft counts as computed, whether it stood or fell."""
+
+    def _book(self, share: ScheduledSequence, tokens: Sampled) -> list[Progress]:
+        progress = super()._book(share, tokens)
+        share.sequence.num_computed_tokens += share.num_draft - progress[0].num_accepted
+        return progress
+
+
 class NeverYields(PagedCache):
     """What the prefix cache has once taken it keeps: only free blocks are handed out."""
 
@@ -148,16 +158,22 @@ class Fault:
     tree: MakeCache | None = None
 
     def scheduler(
-        self, num_blocks: int, block_size: int = 16, prefix_cache: str = "none", **limits: Any
+        self,
+        num_blocks: int,
+        block_size: int = 16,
+        prefix_cache: str = "none",
+        proposer: Proposer | None = None,
+        **limits: Any,
     ) -> tuple[Scheduler, list[StepRecord]]:
         """A scheduler with this fault over an empty pool, and the list of its records. limits: fields of SchedulerConfig."""
         records: list[StepRecord] = []
         config = CacheConfig(num_blocks=num_blocks, block_size=block_size, prefix_cache=prefix_cache)
         pool = self.pool(config, self.tree if prefix_cache == "radix" else None)
-        return self.kind(SchedulerConfig(**limits), pool, records.append), records
+        return self.kind(SchedulerConfig(**limits), pool, records.append, proposer=proposer), records
 
 
 SOUND = Fault()
+FALLEN = Fault(kind=KeepsFallenGuesses)  # shows only where guesses are made
 FAULTS = {
     "admission without reservation": Fault(kind=AdmitsWithoutReserving),
     "cache that never yields": Fault(pool=NeverYields),

@@ -1,8 +1,9 @@
 """The same requests under every combination of the engine's mechanisms, all books looked at in every step.
 
-A setting is a cell of the matrix: prefix cache x chunk x pool x answers x policy. In each the answers, and every bit of the
-logits that they were chosen from, must be those of a loop that knows none of this (`plain`). A `Watch` checks the rules of a
-step and counts how often each held. A fault, put in the place of a part, must break a rule or change an answer somewhere.
+A setting is a cell of the matrix: prefix cache x chunk x pool x answers x policy x speculation. In each the answers, and every
+bit of the logits that they were chosen from, must be those of a loop that knows none of this (`plain`). A `Watch` checks the
+rules of a step and counts how often each held. A fault, put in the place of a part, must break a rule or change an answer
+somewhere.
 
     >>> model = load_model("lab")
     >>> run_cell(model, Setting(prefix_cache="radix", n=3)).broken
@@ -20,16 +21,19 @@ from typing import Any
 import numpy as np
 
 from labcore.bench.oracle import sequence
-from labcore.core.config import CacheConfig
+from labcore.core.config import CacheConfig, EngineConfig, SpeculativeConfig
 from labcore.core.trace import StepRecord
 from labcore.engine.model_runner import ModelRunner
 from labcore.engine.plan import Progress, Sampled, SchedulerOutput
+from labcore.engine.proposer import NoProposer
 from labcore.engine.sampler import sample
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.scheduler import Scheduler, by_rank
 from labcore.engine.sequence import Sequence, answer_name
+from labcore.engine.speculative.choose import proposer_of
 from labcore.lab.equivalence import all_logits
 from labcore.lab.faults import SOUND, Fault
+from labcore.lab.oracle import Guessing, varied_tokens
 from labcore.model.llama import LlamaModel
 
 BLOCK_SIZE, BUDGET, MOST_STEPS = 8, 128, 400
@@ -39,6 +43,13 @@ DIMENSIONS: dict[str, tuple[Any, ...]] = {  # the plain value of each stands fir
     "pool": ("ample", "tight"),
     "n": (1, 3),
     "policy": ("fcfs", "priority"),
+    "speculative": ("off", "ngram", "draft"),
+}
+GUESSES = 3
+SPECULATIVE = {
+    "off": SpeculativeConfig(),
+    "ngram": SpeculativeConfig(method="ngram", num_draft_tokens=GUESSES, min_ngram=1, max_ngram=2, adaptive=False),
+    "draft": SpeculativeConfig(method="draft", num_draft_tokens=GUESSES, draft_layers=2, adaptive=False),
 }
 
 
@@ -51,11 +62,22 @@ class Setting:
     pool: str = "ample"
     n: int = 1
     policy: str = "fcfs"
+    speculative: str = "off"
+
+    @property
+    def temperature(self) -> float:
+        """Greedy where a draft model guesses: drawn guesses keep the law, and not the tokens."""
+        return 0.0 if self.speculative == "draft" else 0.9
 
     @property
     def num_blocks(self) -> int:
         """A tight pool holds one long request and a part of another."""
         return 128 if self.pool == "ample" else 21 + 2 * (self.n - 1)
+
+    @property
+    def plainest(self) -> Setting:
+        """The plainest cell that has the same answers."""
+        return Setting(n=self.n, speculative="off" if self.temperature else self.speculative)
 
     @property
     def plainer(self) -> list[Setting]:
@@ -76,9 +98,13 @@ class Asked:
     max_tokens: int
     step: int
     priority: int
+    among: tuple[int, ...] | None = None  # the only tokens of its answer: where they are few it repeats itself, and guesses stand
 
-    def params(self, n: int) -> SamplingParams:
-        return SamplingParams(max_tokens=self.max_tokens, n=n, temperature=0.9, seed=self.step, ignore_eos=True)
+    def params(self, setting: Setting) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=self.max_tokens, n=setting.n, temperature=setting.temperature, seed=self.step, ignore_eos=True,
+            allowed_token_ids=self.among,
+        )  # fmt: skip
 
 
 def _asked() -> Iterator[Asked]:
@@ -88,7 +114,8 @@ def _asked() -> Iterator[Asked]:
     own = [tuple(map(int, rng.integers(256, 1024, length))) for length in (5, 16, 2, 70)]
     prompts = [shared + own[0], shared[:32] + own[2], shared, own[3], shared, shared + own[1]]
     for i, (prompt, max_tokens) in enumerate(zip(prompts, (8, 12, 8, 24, 16, 8), strict=True)):
-        yield Asked(name="abcdef"[i], prompt=prompt, max_tokens=max_tokens, step=2 * i, priority=2 - i // 2)
+        name, among = "abcdef"[i], (300, 301, 302) if prompt is own[3] else None
+        yield Asked(name=name, prompt=prompt, max_tokens=max_tokens, step=2 * i, priority=2 - i // 2, among=among)
 
 
 REQUESTS = tuple(_asked())
@@ -172,6 +199,12 @@ class Cell:
         values = [getattr(record, what) for record in self.records]
         return sum(value if isinstance(value, int) else len(value) for value in values)
 
+    @property
+    def guesses(self) -> tuple[int, int]:
+        """How many were made, and how many of them stood."""
+        shares = [share for record in self.records for share in record.scheduled]
+        return sum(share.num_draft for share in shares), sum(share.num_accepted for share in shares)
+
     def difference(self, truth: Answers) -> float:
         """The largest difference of a logit; infinite where tokens differ, or are missing."""
         if any(self.answers.get(name, ([],))[0] != tokens for name, (tokens, _) in truth.items()):
@@ -180,18 +213,18 @@ class Cell:
         return max(float(np.abs(own.astype(np.float64) - row).max()) for own, row in pairs)
 
 
-def plain(model: LlamaModel, asked: Asked, index: int) -> tuple[list[int], list[np.ndarray]]:
+def plain(model: LlamaModel, asked: Asked, index: int, setting: Setting) -> tuple[list[int], list[np.ndarray]]:
     """Answer `index` of a request by the loop that everybody writes first: no cache, no batch, no scheduler."""
-    params, known, rows = asked.params(1), list(asked.prompt), []
+    params, known, rows = asked.params(setting), list(asked.prompt), []
     for _ in range(asked.max_tokens):
         rows.append(all_logits(model, known)[-1])
         known.append(sample(rows[-1], params, seed=asked.step, position=len(known), sample_index=index))
     return known[len(asked.prompt) :], rows
 
 
-def truth_of(model: LlamaModel, n: int) -> Answers:
-    """What every cell with so many answers must say."""
-    return {f"{asked.name}#{i}" if i else asked.name: plain(model, asked, i) for asked in REQUESTS for i in range(n)}
+def truth_of(model: LlamaModel, setting: Setting) -> Answers:
+    """What this cell must say, and every other with as many answers at the same temperature."""
+    return {answer_name(asked.name, i): plain(model, asked, i, setting) for asked in REQUESTS for i in range(setting.n)}
 
 
 def run_cell(
@@ -206,11 +239,15 @@ def run_cell(
     model: None for an oracle in its place, which leaves the rules and no answers to compare.
     """
     watch, cell = watch or Watch(), Cell()
+    config = EngineConfig(
+        cache=CacheConfig(num_blocks=setting.num_blocks, block_size=BLOCK_SIZE), speculative=SPECULATIVE[setting.speculative]
+    )
+    proposer = proposer_of(config, model) if model else NoProposer() if setting.speculative == "off" else Guessing(GUESSES)
     scheduler, cell.records = fault.scheduler(
         setting.num_blocks, BLOCK_SIZE, setting.prefix_cache, max_num_batched_tokens=BUDGET, max_chunk_tokens=setting.chunk,
-        policy=setting.policy,
+        policy=setting.policy, proposer=proposer,
     )  # fmt: skip
-    engine = runner(model, CacheConfig(num_blocks=setting.num_blocks, block_size=BLOCK_SIZE)) if model else None
+    engine = runner(model, config.cache, proposer) if model else None
     coming = list(REQUESTS)
     try:
         for step in range(MOST_STEPS):
@@ -218,7 +255,7 @@ def run_cell(
                 scheduler.add(sequence_of(coming.pop(0), setting))
             if not (coming or scheduler.has_unfinished):
                 break
-            watched_step(scheduler, lambda plan: execute(engine, plan, cell.answers) if engine else oracle(plan), watch)
+            watched_step(scheduler, lambda plan: execute(engine, plan, cell.answers) if engine else varied_tokens(plan), watch)
         watch.ended(scheduler)
     except Broken as rule:
         cell.broken = str(rule)
@@ -230,16 +267,8 @@ def run_cell(
 def sequence_of(asked: Asked, setting: Setting) -> Sequence:
     """A request as the scheduler takes it."""
     priority = asked.priority if setting.policy == "priority" else 0
-    more = {"params": asked.params(setting.n), "seed": asked.step, "num_forks": setting.n - 1, "priority": priority}
+    more = {"params": asked.params(setting), "seed": asked.step, "num_forks": setting.n - 1, "priority": priority}
     return sequence(asked.name, list(asked.prompt), asked.max_tokens, **more)
-
-
-def oracle(plan: SchedulerOutput) -> list[Sampled]:
-    """Tokens without a model: they follow from the answer's index and the position."""
-    return [
-        [256 + (7 * len(s.sequence.token_ids) + 13 * i) % 700 for i in range(s.sequence.index, s.sequence.index + s.num_samples)]
-        for s in plan.scheduled
-    ]
 
 
 def execute(engine: ModelRunner, plan: SchedulerOutput, answers: Answers) -> list[Sampled]:
@@ -248,9 +277,10 @@ def execute(engine: ModelRunner, plan: SchedulerOutput, answers: Answers) -> lis
     for share, tokens in zip(plan.scheduled, sampled, strict=True):
         assert isinstance(tokens, list)
         first = share.sequence
-        for index, token in enumerate(tokens, first.index):
+        of_each = [[token] for token in tokens] if share.num_samples > 1 else [tokens]  # answers part, or one goes on
+        for index, own in enumerate(of_each[: share.num_samples], first.index):
             name = answer_name(first.request_id, index)
             ids, rows = answers.setdefault(name, ([], []))
-            ids.append(token)
-            rows.append(engine.rows[name][0].copy())
+            ids += own
+            rows += [row.copy() for row in engine.rows[name][: len(own)]]
     return sampled

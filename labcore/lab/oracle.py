@@ -16,11 +16,13 @@ from labcore.bench import oracle
 from labcore.bench.oracle import TOKEN, drive
 from labcore.core.config import CacheConfig, SchedulerConfig
 from labcore.core.trace import StepRecord
+from labcore.engine.plan import Sampled, ScheduledSequence, SchedulerOutput
+from labcore.engine.proposer import NoProposer
 from labcore.engine.scheduler import Scheduler
 from labcore.engine.sequence import Sequence
 from labcore.kv.paged_cache import PagedCache
 
-__all__ = ["TOKEN", "drive", "scheduler_of", "sequence"]
+__all__ = ["TOKEN", "Guessing", "drive", "scheduler_of", "sequence", "varied_tokens"]
 
 
 def scheduler_of(
@@ -35,3 +37,26 @@ def scheduler_of(
 def sequence(name: str, num_prompt_tokens: int, max_tokens: int) -> Sequence:
     """A request of so many tokens, whatever they say; it ends by length alone."""
     return oracle.sequence(name, [TOKEN] * num_prompt_tokens, max_tokens)
+
+
+class Guessing(NoProposer):
+    """Wants so many guesses in every step; the oracle says which of them stand."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def length(self, sequence: Sequence, num_running: int) -> int:
+        return self._count
+
+
+def varied_tokens(plan: SchedulerOutput) -> list[Sampled]:
+    """Tokens that follow from the answer's index and the position; of guesses none, some or all stand, in turns."""
+    return [_varied(share) for share in plan.scheduled]
+
+
+def _varied(share: ScheduledSequence) -> Sampled:
+    known, first = len(share.sequence.token_ids), share.sequence.index
+    places = [(known, index) for index in range(first, first + share.num_samples)]
+    if share.num_draft:
+        places = [(known + i, first) for i in range(1 + known % (share.num_draft + 1))]
+    return [256 + (7 * position + 13 * index) % 700 for position, index in places]

@@ -124,7 +124,7 @@ def test_a_fault_counts_its_hits_as_the_engine_does(name: str) -> None:
 def test_a_copy_that_forgets_v_keeps_every_book_and_changes_the_answers() -> None:
     backend = get_backend(threads=1)
     model = load_model("lab", backend=backend if backend.exact else "reference")
-    truth, setting = truth_of(model, 3), Setting(n=3)
+    truth, setting = truth_of(model, Setting(n=3)), Setting(n=3)
     assert run_cell(model, setting).difference(truth) == 0.0
     cell = run_cell(model, setting, runner=CopyForgetsV)
     assert cell.broken == "" and cell.count("copied") > 0

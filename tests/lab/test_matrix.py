@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from labcore.core.config import SchedulerConfig
 from labcore.kernels.registry import get_backend
 from labcore.lab.exercises.interaction import ASKED, COPY, check_held, check_plainest, finds
-from labcore.lab.faults import FAULTS, SOUND
+from labcore.lab.faults import FALLEN, FAULTS, SOUND
 from labcore.lab.matrix import BUDGET, DIMENSIONS, REQUESTS, SETTINGS, Answers, Cell, Setting, Watch, run_cell, truth_of
 from labcore.model.llama import LlamaModel
 from labcore.model.weights import load_model
@@ -30,8 +32,8 @@ def model() -> LlamaModel:
 
 
 @pytest.fixture(scope="module")
-def truths(model: LlamaModel) -> dict[int, Answers]:
-    return {n: truth_of(model, n) for n in DIMENSIONS["n"]}
+def truths(model: LlamaModel) -> dict[Setting, Answers]:
+    return {setting: truth_of(model, setting) for setting in {setting.plainest for setting in SETTINGS}}
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +42,25 @@ def cells(model: LlamaModel) -> dict[Setting, tuple[Cell, Watch]]:
     return {setting: (run_cell(model, setting, watch), watch) for setting, watch in watches.items()}
 
 
-def test_it_has_72_cells() -> None:
-    assert len(set(SETTINGS)) == len(SETTINGS) == 72
+def test_it_has_216_cells() -> None:
+    assert len(set(SETTINGS)) == len(SETTINGS) == 216
+    assert {setting.plainest for setting in SETTINGS} == {
+        Setting(n=n, speculative=speculative) for n in DIMENSIONS["n"] for speculative in ("off", "draft")
+    }
     assert max(len(asked.prompt) for asked in REQUESTS) > 64 < BUDGET  # else a chunk of 64 would cut nothing
 
 
 def test_the_plainer_cells_have_one_mechanism_less() -> None:
     assert Setting().plainer == []
     assert set(Setting(n=3, pool="tight").plainer) == {Setting(n=3), Setting(pool="tight")}
-    assert len(ALL.plainer) == 5
+    assert len(ALL.plainer) == 5 and len(replace(ALL, speculative="draft").plainer) == 6
 
 
 def test_every_cell_says_what_the_plain_loop_says(
-    cells: dict[Setting, tuple[Cell, Watch]], truths: dict[int, Answers]
+    cells: dict[Setting, tuple[Cell, Watch]], truths: dict[Setting, Answers]
 ) -> None:
     assert {cell.broken for cell, _ in cells.values()} == {""}
-    assert {cell.difference(truths[setting.n]) for setting, (cell, _) in cells.items()} == {0.0}
+    assert {cell.difference(truths[setting.plainest]) for setting, (cell, _) in cells.items()} == {0.0}
 
 
 def test_every_mechanism_bites(cells: dict[Setting, tuple[Cell, Watch]]) -> None:
@@ -68,6 +73,8 @@ def test_every_mechanism_bites(cells: dict[Setting, tuple[Cell, Watch]]) -> None
         assert largest <= (setting.chunk or BUDGET) and (setting.chunk or largest > 64), setting
         if setting.prefix_cache != "none" and setting.pool == "tight":
             assert cell.count("evicted") > 0, setting
+        made, right = cell.guesses
+        assert (made > right > 0) if setting.speculative != "off" else (made, right) == (0, 0), setting
 
 
 def test_every_rule_is_looked_at_in_every_cell(cells: dict[Setting, tuple[Cell, Watch]]) -> None:
@@ -78,20 +85,21 @@ def test_every_rule_is_looked_at_in_every_cell(cells: dict[Setting, tuple[Cell, 
         assert watch.counts["at idle no block is held"] == 1
 
 
-def test_answers_to_one_prompt_differ(truths: dict[int, Answers]) -> None:
+def test_answers_to_one_prompt_differ(truths: dict[Setting, Answers]) -> None:
     """Else n = 3 would prove no more than n = 1."""
     for asked in REQUESTS:
-        assert len({tuple(truths[3][name][0]) for name in (asked.name, f"{asked.name}#1", f"{asked.name}#2")}) == 3
+        assert len({tuple(truths[Setting(n=3)][name][0]) for name in (asked.name, f"{asked.name}#1", f"{asked.name}#2")}) == 3
 
 
-def test_a_difference_is_seen(truths: dict[int, Answers]) -> None:
-    cell = Cell(answers={name: (list(ids), [row.copy() for row in rows]) for name, (ids, rows) in truths[1].items()})
-    assert cell.difference(truths[1]) == 0.0
+def test_a_difference_is_seen(truths: dict[Setting, Answers]) -> None:
+    truth = truths[Setting()]
+    cell = Cell(answers={name: (list(ids), [row.copy() for row in rows]) for name, (ids, rows) in truth.items()})
+    assert cell.difference(truth) == 0.0
     cell.answers["c"][1][2][7] += np.float32(0.5)
-    assert 0.4 < cell.difference(truths[1]) < 0.6
+    assert 0.4 < cell.difference(truth) < 0.6
     cell.answers["c"][0][0] += 1
-    assert cell.difference(truths[1]) == float("inf")
-    assert Cell().difference(truths[1]) == float("inf")
+    assert cell.difference(truth) == float("inf")
+    assert Cell().difference(truth) == float("inf")
 
 
 @pytest.mark.parametrize("name", [*FAULTS, COPY])
@@ -105,9 +113,17 @@ def test_no_fault_shows_in_the_plain_cell() -> None:
 
 def test_two_faults_need_two_mechanisms() -> None:
     alone = [setting for setting in SETTINGS if setting.plainer == [Setting()]]
-    assert len(alone) == 7
+    assert len(alone) == 9
     missed = {name for name in [*FAULTS, COPY] if not any(finds(name, setting) for setting in alone)}
     assert missed == {"cache that never yields", "spin on empty steps"}
+
+
+@pytest.mark.parametrize("speculative", DIMENSIONS["speculative"])
+def test_guesses_that_are_not_taken_back_show_where_some_are_made(speculative: str) -> None:
+    for setting in SETTINGS:
+        if setting.speculative == speculative:
+            broken = run_cell(None, setting, fault=FALLEN).broken
+            assert broken == ("" if speculative == "off" else "queues, seats and counters agree"), setting
 
 
 def test_the_fault_is_put_in_and_the_pool_is_the_settings() -> None:

@@ -29,15 +29,15 @@ def _model() -> LlamaModel:
 
 
 @cache
-def _truth(n: int) -> Answers:
-    return truth_of(_model(), n)
+def _truth(setting: Setting) -> Answers:
+    return truth_of(_model(), setting)
 
 
 @cache
 def finds(fault: str, setting: Setting) -> bool:
     """Whether this cell of the matrix notices the fault: by a rule that is broken, or, of copies, by an answer that differs."""
     if fault == COPY:
-        return run_cell(_model(), setting, runner=CopyForgetsV).difference(_truth(setting.n)) != 0
+        return run_cell(_model(), setting, runner=CopyForgetsV).difference(_truth(setting.plainest)) != 0
     return bool(run_cell(None, setting, fault=FAULTS[fault]).broken)
 
 
