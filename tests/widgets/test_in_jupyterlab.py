@@ -62,8 +62,18 @@ from labcore.widgets.expert_routing import ExpertRouting
 sparse = LLM("lab-moe").model
 sparse.router_observer = log = RoutingLog(sparse.backend.to_numpy)
 _ = all_logits(sparse, [1, 2, 3])
-experts = ExpertRouting(log.routing(sparse.config.moe), ["one", "two", "three"])"""
-KINDS = ("life", "pool", "shapes", "bytes", "walk", "timeline", "mixed", "tree", "experts")
+experts = ExpertRouting(log.routing(sparse.config.moe), ["one", "two", "three"])
+
+from labcore.core.config import SpeculativeConfig
+from labcore.widgets.accepted_runs import AcceptedRuns
+from labcore.widgets.filters import Filters
+drawn = SamplingParams(temperature=0.8, top_k=3, top_p=0.9, seed=1)
+law = Filters(np.array([[3.0, 2.0, 1.0, 0.0]]), [0], [1], drawn, piece=str)
+copied = []
+copying = LLM("lab", config=EngineConfig(speculative=SpeculativeConfig(method="ngram", adaptive=False)), observer=copied.append)
+_ = copying.generate("wxyz1234 and wx", SamplingParams(max_tokens=8, temperature=0.0, choices=("yz1234",)))
+runs = AcceptedRuns(trace_of(copying.engine, copied), "request-0", lambda token: copying.model.tokenizer.decode([token]))"""
+KINDS = ("life", "pool", "shapes", "bytes", "walk", "timeline", "mixed", "tree", "experts", "filters", "runs")
 READY = "window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session?.kernel?.status == 'idle'"
 RUN_ALL = "() => void window.jupyterapp.commands.execute('notebook:run-all-cells')"
 NOTEBOOK = "window.jupyterapp.shell.currentWidget.content"
@@ -77,7 +87,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, Pa
         "live": [LIVE],
         "replay": [
             RUN, "life", "pool", "print('step', life.step)", "shapes", "moved", "walk", "print(moved.step, walk.step)",
-            "lines", "steps", "tree", "experts",
+            "lines", "steps", "tree", "experts", "law", "runs",
         ],
         "stored": [RUN, "life"],
     }.items():  # fmt: skip
@@ -137,7 +147,7 @@ def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any,
     for keys in ("ArrowDown", "ArrowUp", "ArrowRight", "Enter", "End"):  # in the notebook they would select and edit cells
         page.keyboard.press(keys)
     assert pool.locator(".pool-chosen").inner_text().startswith("Block 1: ")
-    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 12]
+    assert page.evaluate(f"[{NOTEBOOK}.mode, {NOTEBOOK}.widgets.length]") == ["command", 14]
     assert page.evaluate(f"{NOTEBOOK}.activeCellIndex") == active + 1  # a click selects the cell that it is in
     assert (page.evaluate("location.href"), life.locator(".replay-link").count()) == (address, 0)
     page.evaluate(f"{NOTEBOOK}.activeCellIndex = 3")
@@ -166,6 +176,14 @@ def test_a_replay_steps_by_mouse_and_keyboard_and_python_sees_it(lab: tuple[Any,
     routing.locator(".moe-token").nth(2).click()
     page.keyboard.press("ArrowRight")
     assert routing.locator(".moe-chosen b").inner_text().startswith("layer 1: ")
+    law, runs = page.locator(".replay-filters"), page.locator(".replay-runs")
+    law.get_by_label("Last step").click()
+    page.keyboard.press("ArrowLeft")
+    assert law.locator(".replay-says").inner_text().startswith("Top-p 0.9: ")
+    runs.get_by_label("Forward").click()
+    page.keyboard.press("ArrowRight")
+    assert runs.locator(".replay-counter").inner_text().startswith("step 3 of ")
+    assert runs.locator(".runs-guess").count() > 1  # one is the legend's
     for theme in ("Light", "Dark"):
         page.evaluate(f"() => void window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
         page.wait_for_function(f"getComputedStyle(document.querySelector('.replay')).colorScheme == '{theme.lower()}'")
