@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labcore.core.errors import NumericalError
+
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
@@ -18,8 +20,10 @@ class Logprobs:
 
 
 def logprobs_of(logits: np.ndarray, token_id: int, num_top: int) -> Logprobs:
-    """Of a row of logits (vocab_size,), before any rule; ties go to the lower id."""
+    """Of a row of logits (vocab_size,), before any rule; ties go to the lower id. Raises NumericalError: no largest number."""
     row = logits.astype(np.float64)
+    if not np.isfinite(row.max()):
+        raise NumericalError(f"the largest logit is {row.max()}; expected a finite number")
     row -= row.max()
     row -= np.log(np.exp(row).sum())
     own = row[token_id]

@@ -33,15 +33,16 @@ class Piece(NamedTuple):
 
     @classmethod
     def of(cls, sequence: Sequence, num_tokens: int, rows: bool, guesses: Tokens[int] = ()) -> Piece:
-        """Its next known tokens and guesses behind them. rows: whether one is wanted behind the last known token, and each guess.
-
-        All rows of a prompt that is to be scored are wanted.
-        """
-        start, params = sequence.num_computed_tokens, sequence.params
+        """Its next known tokens, and guesses behind them. rows: whether one is wanted behind the last known, and each guess."""
+        start = sequence.num_computed_tokens
         token_ids = [*sequence.token_ids[start : start + num_tokens], *guesses]
-        scored = params.prompt_logprobs is not None and start < sequence.num_prompt_tokens
-        first = 0 if scored else num_tokens - 1 if rows else len(token_ids)
-        return cls(sequence, start, token_ids, range(first, len(token_ids)))
+        return cls(sequence, start, token_ids, range(num_tokens - 1 if rows else len(token_ids), len(token_ids)))
+
+    @property
+    def scored(self) -> Piece:
+        """The same with all rows of a prompt, if that is to be scored."""
+        wanted = self.sequence.params.prompt_logprobs is not None and self.start < self.sequence.num_prompt_tokens
+        return self._replace(rows=range(self.rows.stop)) if wanted else self
 
     @classmethod
     def behind(cls, sequence: Sequence, guesses: Tokens[int], rows: bool) -> Piece:
@@ -70,12 +71,16 @@ class ModelRunner:
             return []
         self.copy_blocks(output.copies)
         drafts = self.proposer.propose(output)
-        pieces = pieces_of(output.scheduled, drafts)
+        pieces = [piece.scored for piece in pieces_of(output.scheduled, drafts)]
         logits = self.forward(pieces)
         ends = list(accumulate(len(piece.rows) for piece in pieces))
-        for piece, end in zip(pieces, ends, strict=True):
-            _score_prompt(piece, logits[end - len(piece.rows) : end])
-        return self._sample(output.scheduled, drafts, logits, ends)
+        sampled = self._sample(output.scheduled, drafts, logits, ends)
+        for i, (piece, end) in enumerate(zip(pieces, ends, strict=True)):
+            try:
+                _score_prompt(piece, logits[end - len(piece.rows) : end])
+            except NumericalError as error:
+                sampled[i] = error
+        return sampled
 
     def forward(self, pieces: Tokens[Piece]) -> np.ndarray:
         """Compute all pieces in one batch; the wanted rows of logits, end to end: (num_rows, vocab_size)."""
@@ -141,7 +146,10 @@ def _all_or_none(chosen: list[int | NumericalError]) -> Sampled:
 
 
 def _score_prompt(piece: Piece, logits: np.ndarray) -> None:
-    """What the model gave each token of the prompt that follows one of these rows; known ones stay, after a preemption."""
+    """What the model gave each token of the prompt that follows one of these rows; known ones stay, after a preemption.
+
+    Raises NumericalError.
+    """
     sequence, num_top = piece.sequence, piece.sequence.params.prompt_logprobs
     if num_top is not None:
         scored = sequence.prompt_logprobs

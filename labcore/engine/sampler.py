@@ -72,7 +72,7 @@ class Place(NamedTuple):
         for token in guesses:
             state = sequence.constraint.next(state, token)
         context = Context(
-            prompt=known[:prompt] if params.penalized else (),
+            prompt=known[:prompt] if params.repetition_penalty != 1.0 else (),
             output=[*known[prompt:], *guesses] if params.penalized else (),
             banned=sequence.stop_token_ids if position - prompt < params.min_tokens else frozenset(),
             allowed=sequence.constraint.allowed(state),
@@ -111,16 +111,21 @@ def masked(rows: np.ndarray, params: Tokens[SamplingParams], contexts: Tokens[Co
 
 
 def edits(rows: np.ndarray, params: Tokens[SamplingParams], contexts: Tokens[Context]) -> Edits:
-    """The logits that penalties, bias and bans change, of all rows at once. A NaN stays one, and so does -inf."""
+    """The logits that penalties, bias and bans change, of all rows at once. A NaN stays one, and so does -inf.
+
+    Raises IndexError for an id outside the vocabulary: it would be a token of another row.
+    """
     num_rows, vocab_size = rows.shape
 
     def cells(tokens: Tokens[Collection[int]]) -> np.ndarray:
         lengths = [*map(len, tokens)]
         ids = np.fromiter(chain.from_iterable(tokens), np.int64, sum(lengths))
+        if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+            raise IndexError(f"token ids {ids.min()} to {ids.max()}; expected ids below {vocab_size}")
         return np.repeat(np.arange(num_rows) * vocab_size, lengths) + ids
 
     parts = [
-        cells([context.prompt if own.penalized else () for own, context in zip(params, contexts, strict=True)]),
+        cells([context.prompt if own.repetition_penalty != 1.0 else () for own, context in zip(params, contexts, strict=True)]),
         cells([context.output if own.penalized else () for own, context in zip(params, contexts, strict=True)]),
         cells([own.logit_bias for own in params]),
         cells([context.banned for context in contexts]),
@@ -231,10 +236,9 @@ class Sampler:
         """A token for each place, or why there is none. logits: (num_rows, vocab_size)."""
         ruled = [place for place in places if not place.plain]
         drawn = iter(self._draw_rows(*_ruled(logits, ruled), [place.u for place in ruled]) if ruled else ())
-        best = np.argmax(logits, axis=-1).tolist() if len(ruled) < len(places) else []  # a NaN counts as the largest
         chosen: list[int | NumericalError] = []
         for place in places:
-            token = best[place.row] if place.plain else int(next(drawn))
+            token = int(np.argmax(logits[place.row]) if place.plain else next(drawn))  # a NaN counts as the largest
             good = np.isfinite(logits[place.row, token]) if place.plain else token >= 0
             chosen.append(token if good else _refused(logits, place))
         return chosen

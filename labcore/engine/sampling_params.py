@@ -93,6 +93,7 @@ class SamplingParams:
         for name, (kind, least, most, expected) in _OPTIONAL.items():
             if getattr(self, name) is not None:
                 _check(name, getattr(self, name), kind, least, most, expected)
+                object.__setattr__(self, name, int(getattr(self, name)))
         for name in ("ignore_eos", "include_stop"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(f"{name} is {getattr(self, name)!r}; expected True or False")
@@ -143,7 +144,7 @@ def _token_ids(name: str, value: object) -> tuple[int, ...]:
     tokens = tuple(value)  # a list could change after its check
     for token in tokens:
         _check(name, token, Integral, 0, INF, "token ids, 0 or more")
-    return tokens
+    return tuple(map(int, tokens))
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
@@ -162,4 +163,4 @@ def _bias(value: object) -> dict[int, float]:
     for token, bias in value.items():
         _check("logit_bias", token, Integral, 0, INF, "token ids, 0 or more")
         _check("logit_bias", bias, Real, -_LARGEST_BIAS, _LARGEST_BIAS, f"numbers from {-_LARGEST_BIAS:g} to {_LARGEST_BIAS:g}")
-    return dict(value)
+    return {int(token): float(bias) for token, bias in value.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -146,6 +148,19 @@ def test_a_row_of_nan_ends_its_request_and_no_other(lab_model: LlamaModel) -> No
     assert good.token_ids == truth.token_ids
     assert idle(llm)
     assert llm.generate([5, 6], GREEDY)[0].token_ids == truth.token_ids
+
+
+def test_a_row_of_nan_inside_a_prompt_that_is_scored_ends_its_request_and_no_other(lab_model: LlamaModel) -> None:
+    """A36, kin: the row behind the prompt is a good one; a log-probability of NaN is told to nobody."""
+    llm = LLM(lab_model)
+    scored = replace(GREEDY, prompt_logprobs=2)
+    truth = llm.generate([5, 6], scored)[0]
+    llm.engine.runner.model = Poisoned(lab_model, 99)  # type: ignore[assignment]
+    unscored, bad, good = llm.generate([[5, 99, 6], [5, 99, 6], [5, 6]], [GREEDY, scored, scored])
+    assert unscored.finish_reason == "length"
+    assert (bad.finish_reason, bad.token_ids) == ("error", []) and "the largest logit is nan" in bad.error
+    assert (good.token_ids, good.prompt_logprobs) == (truth.token_ids, truth.prompt_logprobs)
+    assert idle(llm)
 
 
 def test_an_observer_that_raises_leaves_the_engine_usable(lab_model: LlamaModel) -> None:

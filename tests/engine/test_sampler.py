@@ -156,3 +156,11 @@ def test_a_backend_that_draws_is_asked_the_same() -> None:
     for i, (own, other) in enumerate(zip(plain.laws(logits, places), kernels.laws(logits, places), strict=True)):
         assert isinstance(own, NumericalError) == isinstance(other, NumericalError) == (i in (3, 5))
         assert str(own) == str(other) if isinstance(own, NumericalError) else np.array_equal(own, other)
+
+
+def test_an_id_outside_the_vocabulary_is_no_token_of_another_row() -> None:
+    places = [Place(row, SamplingParams(), Context(banned=frozenset({bad})), 0.5, 0) for row, bad in ((0, 6), (1, 1))]
+    with pytest.raises(IndexError, match="6; expected ids below 5"):
+        Sampler().laws(np.zeros((2, 5)), places)
+    with pytest.raises(IndexError, match="-1 to"):
+        Sampler().choose(np.zeros((2, 5)), [places[1]._replace(context=Context(banned=frozenset({-1})))])

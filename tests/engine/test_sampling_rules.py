@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 from math import inf, nan
 from typing import Any
 
@@ -262,6 +263,18 @@ def test_a_bad_value_is_refused_by_the_name_of_its_field(llm: LLM, name: str, va
 def test_conflicts_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         SamplingParams(**fields)
+
+
+def test_numbers_of_other_kinds_become_pythons_own() -> None:
+    """numpy's have ends, and fractions no arrays: what one request brought must not stop a step of all."""
+    odd = SamplingParams(
+        seed=np.uint64(2**63), logprobs=np.int8(3), stop_token_ids=(np.int32(7),), allowed_token_ids=(np.int64(5),),
+        logit_bias={np.int64(5): Fraction(1, 2)},  # type: ignore[dict-item]
+    )  # fmt: skip
+    same = SamplingParams(seed=2**63, logprobs=3, stop_token_ids=(7,), allowed_token_ids=(5,), logit_bias={5: 0.5})
+    assert odd == same
+    values = [odd.seed, odd.logprobs, *odd.stop_token_ids, *(odd.allowed_token_ids or ()), *odd.logit_bias]
+    assert [type(value) for value in values] == [int] * 5 and type(odd.logit_bias[5]) is float
 
 
 def test_a_field_that_is_none_is_refused() -> None:

@@ -102,6 +102,17 @@ def test_seeded_runs_with_drawn_guesses_repeat(lab_model: LlamaModel, adaptive: 
         assert together.num_preemptions > 0
 
 
+@pytest.mark.parametrize("params", [SAMPLED, replace(SAMPLED, temperature=0.0)], ids=["sampled", "greedy"])
+def test_a_mate_whose_prompt_is_scored_changes_no_guess(lab_model: LlamaModel, params: SamplingParams) -> None:
+    """All rows of its prompt are computed by the model, and stand before those of whoever comes behind it."""
+    runs = []
+    for scored in (None, 0):
+        mate = ("a long prompt in small chunks, for many steps: " * 3, replace(params, max_tokens=1, prompt_logprobs=scored))
+        runs.append(run(lab_model, {"mate": mate, "a": ("abc", replace(params, max_tokens=30))}, config_of(DRAFT, chunk=6)))
+    assert runs[0].token_ids == runs[1].token_ids and accepted(runs[0]) == accepted(runs[1]) > 0
+    assert len(runs[0].records) == len(runs[1].records)
+
+
 def config_of(
     speculative: SpeculativeConfig, chunk: int | None = None, budget: int = 512, num_blocks: int = 200, prefix_cache: str = "none"
 ) -> EngineConfig:
