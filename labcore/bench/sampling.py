@@ -1,7 +1,9 @@
 """`labcore bench sampling`: what choosing tokens costs, beside the decode step that made their logits.
 
-Both in turns within one run: a step of the model for so many sequences, and all that the engine does to choose a token from each
-of its rows: greedy, by temperature alone, and with all filters and all penalties on every token of the context.
+Both in turns within one run: a step of the model for so many sequences, and what the engine does behind it to choose a token from
+each of its rows: greedy, by temperature alone, and with all filters and all penalties on every token of the context. Each choice
+is made right behind a step of its own, which has put other things into the caches. Limits: a context of 128 tokens; patterns,
+lists of allowed tokens and log-probabilities cost more and are not measured.
 
     >>> bench_sampling(rounds=3)["batches"]["32"]["shares"]["greedy"]       # of a step       # doctest: +SKIP
     0.01
@@ -9,12 +11,13 @@ of its rows: greedy, by temperature alone, and with all filters and all penaltie
 
 from __future__ import annotations
 
-from functools import partial
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from labcore.bench.harness import Goal, alternate, timed
+from labcore.bench.harness import Goal, Sample, alternate, timed
 from labcore.bench.quality import TEXT
 from labcore.bench.stamp import stamp
 from labcore.core.config import CacheConfig
@@ -28,6 +31,7 @@ from labcore.model.weights import load_model
 
 BATCHES, CONTEXT = (1, 8, 32), 128
 STEP = "decode step"
+SECONDS = 0.2  # of a round
 FILTERS = {"top_k": 50, "top_p": 0.95, "min_p": 0.02}
 PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.1}
 RULES: dict[str, dict[str, Any]] = {
@@ -60,9 +64,8 @@ def _batch(model: LlamaModel, backend: NativeBackend, num_seqs: int, rounds: int
     pool = model.new_kv_cache(CacheConfig(block_size=CONTEXT, num_blocks=num_seqs))
     model.forward(last_tokens(contexts, CONTEXT), pool)
     step = last_tokens(contexts, 1)
-    logits = model.forward(step, pool)
     sampler = Sampler(backend)
-    samples = {STEP: timed(lambda: model.forward(step, pool), seconds=0.1)}
+    samples = {STEP: timed(lambda: model.forward(step, pool), seconds=SECONDS)}
     for name, rules in RULES.items():
         params = SamplingParams(**rules)
         sequences = [
@@ -72,13 +75,26 @@ def _batch(model: LlamaModel, backend: NativeBackend, num_seqs: int, rounds: int
             )
             for i, row in enumerate(contexts)
         ]  # fmt: skip
-        samples[name] = timed(partial(_choose, sampler, logits, sequences))
+        samples[name] = _behind(lambda: model.forward(step, pool), sampler, sequences)
     comparison = alternate(samples, rounds=rounds)
     return comparison.document() | {"shares": {name: comparison.ratio(name, STEP) for name in RULES}}
 
 
-def _choose(sampler: Sampler, logits: np.ndarray, sequences: list[Sequence]) -> None:
-    sampler.choose(logits, [Place.behind(sequence, row, ()) for row, sequence in enumerate(sequences)])
+def _behind(forward: Callable[[], np.ndarray], sampler: Sampler, sequences: list[Sequence]) -> Sample:
+    """Steps, of which the choice behind each is timed."""
+
+    def sample() -> list[float]:
+        clock = time.perf_counter
+        times: list[float] = []
+        end = clock() + SECONDS
+        while not times or clock() < end:
+            logits = forward()
+            begun = clock()
+            sampler.choose(logits, [Place.behind(sequence, row, ()) for row, sequence in enumerate(sequences)])
+            times.append(clock() - begun)
+        return times
+
+    return sample
 
 
 def last_tokens(contexts: np.ndarray, num: int) -> ForwardBatch:

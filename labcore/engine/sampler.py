@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from itertools import chain
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,6 +117,8 @@ def edits(rows: np.ndarray, params: Tokens[SamplingParams], contexts: Tokens[Con
     Raises IndexError for an id outside the vocabulary: it would be a token of another row.
     """
     num_rows, vocab_size = rows.shape
+    if not any(own.penalized or own.logit_bias or context.banned for own, context in zip(params, contexts, strict=True)):
+        return Edits(np.zeros(num_rows + 1, np.int64), np.array([], np.int64), np.array([]))
 
     def cells(tokens: Tokens[Collection[int]]) -> np.ndarray:
         lengths = [*map(len, tokens)]
@@ -234,12 +237,13 @@ class Sampler:
 
     def choose(self, logits: np.ndarray, places: Tokens[Place]) -> list[int | NumericalError]:
         """A token for each place, or why there is none. logits: (num_rows, vocab_size)."""
-        ruled = [place for place in places if not place.plain]
+        plain = [place.plain for place in places]
+        ruled = [place for place, by_logit in zip(places, plain, strict=True) if not by_logit]
         drawn = iter(self._draw_rows(*_ruled(logits, ruled), [place.u for place in ruled]) if ruled else ())
         chosen: list[int | NumericalError] = []
-        for place in places:
-            token = int(np.argmax(logits[place.row]) if place.plain else next(drawn))  # a NaN counts as the largest
-            good = np.isfinite(logits[place.row, token]) if place.plain else token >= 0
+        for place, by_logit in zip(places, plain, strict=True):
+            token = int(logits[place.row].argmax() if by_logit else next(drawn))  # a NaN counts as the largest
+            good = isfinite(logits[place.row, token]) if by_logit else token >= 0
             chosen.append(token if good else _refused(logits, place))
         return chosen
 
