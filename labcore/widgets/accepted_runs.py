@@ -18,7 +18,7 @@ from labcore.widgets.replay import Replay, counted, joined
 CAPTION = (
     "A step is a pass of the model; the text is as it stands after it, · is a space. Grey is the prompt. Guesses that stood are "
     "blue, the token that the model adds itself is orange, guesses that fell are struck out: they leave nothing behind. "
-    "Underlined is where the guesses were found. Pale tokens came in earlier steps; click one to go there."
+    "Underlined is where the guesses were found. Faint tokens came in earlier steps; click one to go there."
 )
 
 
