@@ -1,4 +1,4 @@
-"""What an answer may be: anything, one of some texts, or whatever matches a pattern; as the tokens allowed at each place.
+"""What an answer may be: anything, certain tokens, one of some texts, what matches a pattern; as the tokens allowed at each place.
 
 A pattern becomes an automaton over the vocabulary (Willard & Louf 2023), by the package outlines-core. Its state belongs to the
 sequence: a number. The automaton prefers the first alternative of a pattern, as a search does: behind `a` of `a|ab` it would be
@@ -21,6 +21,21 @@ from labcore.core.errors import InvalidRequest
 from labcore.engine.sampling_params import SamplingParams
 from labcore.engine.sequence import ANYTHING, Constraint
 from labcore.loaders.tokenizer import Tokenizer
+
+
+class Listed:
+    """Only these tokens may come."""
+
+    start = 0
+
+    def __init__(self, token_ids: tuple[int, ...]) -> None:
+        self._token_ids = np.array(token_ids, np.int64)  # once: of 24,000 ids it takes as long as a row's law
+
+    def allowed(self, state: int) -> np.ndarray:
+        return self._token_ids
+
+    def next(self, state: int, token: int) -> int:
+        return state
 
 
 class Pattern:
@@ -51,6 +66,8 @@ class Pattern:
 
 def constraint_of(params: SamplingParams, tokenizer: Tokenizer) -> Constraint:
     """Raises InvalidRequest: a pattern that is none, or that nothing matches."""
+    if params.allowed_token_ids is not None:
+        return Listed(params.allowed_token_ids)
     regex = params.regex or "|".join(f"({re.escape(choice)})" for choice in params.choices)
     return _pattern(regex, tokenizer) if regex else ANYTHING  # type: ignore[arg-type]  # tokenizers are hashed by identity
 

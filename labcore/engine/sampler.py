@@ -34,7 +34,7 @@ CHOICE, GUESS, COIN = range(3)  # streams of random numbers: the token itself, a
 class Context:
     """What the rules know of a sequence besides its logits.
 
-    banned: token ids that may not be chosen here. allowed: the only ones that may; None = all.
+    banned: token ids that may not be chosen here. allowed: the only ones that may; None = those that the request lists, or all.
     """
 
     prompt: Tokens[int] = ()
@@ -98,11 +98,10 @@ def masked(rows: np.ndarray, params: Tokens[SamplingParams], contexts: Tokens[Co
     """The rows (num_rows, vocab_size), or a copy that has -inf wherever a token is not allowed. A NaN stays one."""
     masks: dict[int, np.ndarray] = {}
     for i, (own, context) in enumerate(zip(params, contexts, strict=True)):
-        for allowed in (own.allowed_token_ids, context.allowed):
-            if allowed is not None:
-                mask = np.full_like(rows[i], -np.inf)
-                mask[np.array(allowed, np.int64)] = 0.0
-                masks[i] = mask + masks.get(i, 0.0)
+        allowed = own.allowed_token_ids if context.allowed is None else context.allowed
+        if allowed is not None:
+            masks[i] = np.full_like(rows[i], -np.inf)
+            masks[i][np.asarray(allowed, np.int64)] = 0.0
     if masks:
         rows = rows.copy()
         with np.errstate(invalid="ignore"):  # inf - inf
