@@ -1,4 +1,4 @@
-"""What an answer may be: anything, certain tokens, one of some texts, what matches a pattern; as the tokens allowed at each place.
+"""What an answer may be: anything, certain tokens, one of some texts, a match of a pattern; as the tokens allowed at each place.
 
 A pattern becomes an automaton over the vocabulary (Willard & Louf 2023), by the package outlines-core. Its state belongs to the
 sequence: a number. The automaton prefers the first alternative of a pattern, as a search does: behind `a` of `a|ab` it would be
@@ -19,23 +19,18 @@ from outlines_core import Index, Vocabulary
 
 from labcore.core.errors import InvalidRequest
 from labcore.engine.sampling_params import SamplingParams
-from labcore.engine.sequence import ANYTHING, Constraint
+from labcore.engine.sequence import ANYTHING, Anything, Constraint
 from labcore.loaders.tokenizer import Tokenizer
 
 
-class Listed:
+class Listed(Anything):
     """Only these tokens may come."""
-
-    start = 0
 
     def __init__(self, token_ids: tuple[int, ...]) -> None:
         self._token_ids = np.array(token_ids, np.int64)  # once: of 24,000 ids it takes as long as a row's law
 
     def allowed(self, state: int) -> np.ndarray:
         return self._token_ids
-
-    def next(self, state: int, token: int) -> int:
-        return state
 
 
 class Pattern:

@@ -70,7 +70,7 @@ class Anything:
 
     start = 0
 
-    def allowed(self, state: int) -> None:
+    def allowed(self, state: int) -> Any:
         return None
 
     def next(self, state: int, token: int) -> int:
