@@ -18,7 +18,7 @@ FAULTY = 1e-6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", choices=("smollm2", "lab"), default="smollm2", help="default: %(default)s")
+    parser.add_argument("--model", default="smollm2", help="a model's name or a path (default: %(default)s)")
     parser.add_argument("--method", choices=("ngram", "draft"), default="ngram", help="who guesses (default: %(default)s)")
     parser.add_argument("--k", type=int, default=4, metavar="N", help="guesses in a step at the most (default: %(default)s)")
     parser.add_argument("--always", action="store_true", help="always the most, however few were right")

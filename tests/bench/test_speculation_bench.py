@@ -66,8 +66,9 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert "guess 3" in shown and "tokens a pass" in shown and "yes" in shown
     assert main([*argv, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["speculative"]["num_draft_tokens"] == 3
-    for wrong in (["--k", "0"], ["--law", "--answers", "5"], ["--method", "magic"], ["--rounds", "0"]):
+    for wrong in (["--k", "0"], ["--law", "--answers", "5"], ["--method", "magic"], ["--rounds", "0"], ["--threads", "0"]):
         assert main(["spec", "--model", "lab", *wrong]) == 2
+    assert main(["spec", "--model", "no-such-model"]) == 2
 
 
 def test_the_table_of_the_law_tells_right_from_wrong(capsys: pytest.CaptureFixture[str]) -> None:
