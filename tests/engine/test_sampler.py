@@ -37,7 +37,7 @@ def test_top_k_keeps_k_and_ties_go_to_the_lower_id() -> None:
     ],
 )  # fmt: skip
 def test_top_p_keeps_the_token_that_crosses(mass: list[float], top_p: float, kept: int) -> None:
-    """Keep while the mass *before* a token is below p: the one that crosses stays, and one always does."""
+    """A33: keep while the mass *before* a token is below p: the one that crosses stays, and one always does."""
     law = probabilities(np.log(np.array(mass)).astype(np.float64), SamplingParams(top_p=top_p))
     assert np.count_nonzero(law) == kept
     assert law.sum() == pytest.approx(1)

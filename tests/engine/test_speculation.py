@@ -124,7 +124,7 @@ def config_of(
 
 @pytest.mark.parametrize("speculative", [NGRAM, DRAFT], ids=["ngram", "draft"])
 def test_near_the_end_of_the_context(lab_model: LlamaModel, speculative: SpeculativeConfig) -> None:
-    """The draft is cut to what may still come; no position behind the context is ever computed."""
+    """A13: the draft is cut to what may still come; no position behind the context is ever computed."""
     limit = lab_model.config.max_model_len
     for missing in (1, 2, 3, 4, 6):
         prompt = (REPEATING * 50)[: limit - missing]
